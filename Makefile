@@ -1,0 +1,32 @@
+# Two commands on a fresh machine with only Python (3.10 or newer) and make:
+#   make demo    set up everything and do the whole job on text that is already here
+#   make test    set up everything, then ruff, mypy and pytest
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint check install clean
+.DEFAULT_GOAL := demo
+
+# The stamp makes set-up run once, and again when what it depends on changes.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed
+
+demo: install
+	$(BIN)/latemask demo
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis latemask-demo

@@ -1,0 +1,65 @@
+"""Pre-train text encoders for a fraction of the compute: the encoder never sees a [MASK].
+
+The verbs of the command line are functions here; they are imported on first use, so that
+`import latemask` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from latemask.demonstrating import demo
+    from latemask.errors import UserError
+    from latemask.exporting import export
+    from latemask.filling import fill
+    from latemask.masking import EarlyMaskCollator, LateMaskCollator, SampleDataset
+    from latemask.model import EarlyMaskForPreTraining, LateMaskForPreTraining
+    from latemask.recipe import Recipe, load_recipe
+    from latemask.text import PreparedData, prepare
+    from latemask.training import pretrain
+
+_HOME = {
+    "EarlyMaskCollator": "latemask.masking",
+    "EarlyMaskForPreTraining": "latemask.model",
+    "LateMaskCollator": "latemask.masking",
+    "LateMaskForPreTraining": "latemask.model",
+    "PreparedData": "latemask.text",
+    "Recipe": "latemask.recipe",
+    "SampleDataset": "latemask.masking",
+    "UserError": "latemask.errors",
+    "demo": "latemask.demonstrating",
+    "export": "latemask.exporting",
+    "fill": "latemask.filling",
+    "load_recipe": "latemask.recipe",
+    "prepare": "latemask.text",
+    "pretrain": "latemask.training",
+}
+
+__all__ = [
+    "EarlyMaskCollator",
+    "EarlyMaskForPreTraining",
+    "LateMaskCollator",
+    "LateMaskForPreTraining",
+    "PreparedData",
+    "Recipe",
+    "SampleDataset",
+    "UserError",
+    "demo",
+    "export",
+    "fill",
+    "load_recipe",
+    "prepare",
+    "pretrain",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'latemask' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,7 @@
+"""`python -m latemask`."""
+
+import sys
+
+from latemask.cli import main
+
+sys.exit(main())

@@ -1,0 +1,38 @@
+"""What the user sees while something runs: lines and bars on stderr. Text from files is escaped before it is shown."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """Print one line for the user."""
+    _console.print(message, markup=False)
+
+
+def is_interactive() -> bool:
+    """Whether somebody watches a terminal, so that a moving bar makes sense."""
+    return _console.is_terminal
+
+
+def progress_bar(*extra: str) -> Progress:
+    """Return a bar with elapsed and remaining time; each of `extra` is one more text column."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        *(TextColumn(column) for column in extra),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        console=_console,
+        disable=not is_interactive(),
+    )
+
+
+def printable(text: str) -> str:
+    """Escape what could move the cursor, change colours or turn the writing direction of a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,0 +1,27 @@
+"""What a user may do wrong, said in one or two lines."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can put right. The command line shows the message alone and exits with `exit_code`."""
+
+    exit_code = 2
+
+
+class Interrupted(UserError):
+    """A run that was asked to stop, and did, with a checkpoint. Exits like a process ended by that signal."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the valid name nearest to `name`, or what is valid, ready to append."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else f" (valid: {', '.join(valid)})"

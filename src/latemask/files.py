@@ -1,0 +1,33 @@
+"""Files that are whole or not there, and the checksum that tells."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, as `sha256sum` prints it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write aside, sync, rename: a reader sees the old file or the new one, never half of one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def write_json_atomically(path: Path, value: Any) -> None:
+    """Write JSON the way `write_text_atomically` writes text."""
+    write_text_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

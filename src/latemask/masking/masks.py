@@ -1,0 +1,75 @@
+"""Which positions of a row are visible, masked, corrupted or dropped: a pure function of (seed, sample index).
+
+B rows, L length, V visible, M masked, R corrupted (random or kept, visible and predicted), D dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from latemask.masking.randomness import draws, key
+from latemask.recipe import MaskCounts
+from latemask.text.tokenizer import Vocabulary
+
+_MASK_STREAM = 1
+_CLASS_BITS = np.uint64(62)  # the two highest bits of a draw say how soon a position may be chosen
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Positions by their part; `visible`, `masked` and `dropped` partition the row, all sorted."""
+
+    ids: np.ndarray
+    """[B, L] the row with random tokens put in; the tokens at masked positions are still the true ones."""
+    visible: np.ndarray
+    """[B, V]"""
+    masked: np.ndarray
+    """[B, M] hidden and predicted"""
+    corrupted: np.ndarray
+    """[B, R] visible and predicted"""
+    dropped: np.ndarray
+    """[B, D] hidden and not predicted"""
+
+
+def draw_masks(ids: np.ndarray, indices: np.ndarray, counts: MaskCounts, vocabulary: Vocabulary, seed: int) -> Masks:
+    """Draw the masks of samples `indices`, whose rows are `ids` [B, L]."""
+    keys = key(seed, _MASK_STREAM, indices)
+    order = np.argsort(_reluctance(ids, draws(keys, counts.length), vocabulary), axis=1, kind="stable")
+    random, kept, masked, dropped, rest = np.split(
+        order,
+        np.cumsum([counts.random, counts.kept, counts.masked, counts.dropped]),
+        axis=1,
+    )
+    return Masks(
+        ids=_with_random_tokens(ids, random, keys, vocabulary),
+        visible=np.sort(np.concatenate([random, kept, rest], axis=1), axis=1),
+        masked=np.sort(masked, axis=1),
+        corrupted=np.sort(np.concatenate([random, kept], axis=1), axis=1),
+        dropped=np.sort(dropped, axis=1),
+    )
+
+
+def _reluctance(ids: np.ndarray, drawn: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+    """Sort key of every position: random within its class; special tokens come last, the row's <s> very last."""
+    reluctant = np.isin(ids, vocabulary.special).astype(np.uint64)
+    reluctant[:, 0] = 2
+    return (drawn >> np.uint64(2)) | (reluctant << _CLASS_BITS)
+
+
+def _with_random_tokens(ids: np.ndarray, where: np.ndarray, keys: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+    if not where.shape[1]:
+        return ids
+    ordinary = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
+    drawn = draws(keys ^ np.uint64(_MASK_STREAM), where.shape[1])
+    out = ids.copy()
+    np.put_along_axis(out, where, ordinary[drawn % np.uint64(len(ordinary))], axis=1)
+    return out
+
+
+def slots_of(positions: np.ndarray, among: np.ndarray, length: int) -> np.ndarray:
+    """Return where `positions` [B, n] stand in the sorted `among` [B, m] that holds them."""
+    present = np.zeros((len(among), length), np.int64)
+    np.put_along_axis(present, among, 1, axis=1)
+    return np.take_along_axis(np.cumsum(present, axis=1) - 1, positions, axis=1)

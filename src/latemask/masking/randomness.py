@@ -1,0 +1,54 @@
+"""Random numbers as a pure function: of a seed and an index, never of what was drawn before.
+
+SplitMix64 (Steele, Lea, Flood 2014), vectorised: a counter and a bijective mixer. numpy's generators would need one
+object for every row, and numpy does not promise the streams of its sampling methods across versions; a run that
+resumes next year must draw the same masks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_HALF_ROUNDS = 6
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser: a bijection of uint64 that leaves no visible trace of its input."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def key(seed: int, stream: int, indices: np.ndarray) -> np.ndarray:
+    """Return one uint64 for every index; seeds and streams (masks, order…) are independent of one another."""
+    start = mix(np.array([seed], np.uint64) + _GOLDEN)
+    start = mix(start + np.uint64(stream) * _GOLDEN)
+    return mix(start ^ mix(np.asarray(indices, np.uint64) + _GOLDEN))
+
+
+def draws(keys: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` uint64 draws for every key: [keys, count]."""
+    counter = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+    return mix(keys[:, None] + counter)
+
+
+def shuffled(positions: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
+    """Return where each position of range(size) goes in the permutation fixed by its key, in constant memory.
+
+    A Feistel network permutes a power of four at least `size` large; what lands outside walks on until it is inside
+    (cycle walking), so the result is a permutation of range(size) again.
+    """
+    half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
+    out = _feistel(np.asarray(positions, np.uint64), half, keys)
+    while (outside := out >= size).any():
+        out[outside] = _feistel(out[outside], half, keys[outside])
+    return out
+
+
+def _feistel(x: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = x >> half, x & mask
+    for number in range(_HALF_ROUNDS):
+        left, right = right, left ^ (mix(keys + right + np.uint64(number) * _GOLDEN) & mask)
+    return (left << half) | right

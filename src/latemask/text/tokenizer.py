@@ -1,0 +1,107 @@
+"""A byte-level BPE tokenizer with RoBERTa's special tokens: trained, or taken from somewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latemask.errors import UserError
+from latemask.files import write_json_atomically
+
+# RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte must have a piece
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The ids that masking and models need to know."""
+
+    size: int
+    bos: int
+    eos: int
+    pad: int
+    mask: int
+    special: tuple[int, ...]
+
+
+def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Any:
+    """Train byte-level BPE on `texts`; the result is a Hugging Face tokenizer."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    # A prefix space makes a word the same piece at the start of a text as inside it, and lets taggers pass words.
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    *plain, mask = SPECIAL_TOKENS
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[*plain, AddedToken(mask, lstrip=True, special=True)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
+    return wrap_tokenizer(tokenizer)
+
+
+def wrap_tokenizer(tokenizer: Any) -> Any:
+    """Dress a `tokenizers.Tokenizer` of ours as a Hugging Face one."""
+    from transformers import PreTrainedTokenizerFast
+
+    names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names)
+
+
+def load_tokenizer(folder_or_id: str | Path) -> Any:
+    """Load a Hugging Face tokenizer from a folder or the Hub; no code of strangers is run."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder_or_id), trust_remote_code=False)
+    except Exception as error:  # transformers raises many kinds for "not there" and "not a tokenizer"
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"no tokenizer at '{folder_or_id}', neither as a folder nor on the Hub: {reason}") from None
+    if not tokenizer.is_fast:
+        raise UserError(f"the tokenizer at '{folder_or_id}' has no fast version (tokenizer.json), which latemask needs")
+    return tokenizer
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """Read the ids off a tokenizer; BERT's [CLS], [SEP], [MASK] do as well as RoBERTa's names."""
+    ids = {
+        "bos": tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id,
+        "eos": tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id,
+        "pad": tokenizer.pad_token_id,
+        "mask": tokenizer.mask_token_id,
+    }
+    if missing := [name for name, value in ids.items() if value is None]:
+        raise UserError(f"the tokenizer has no {' and no '.join(missing)} token; an encoder's tokenizer has all of them")
+    return Vocabulary(size=len(tokenizer), special=tuple(sorted(tokenizer.all_special_ids)), **ids)
+
+
+def save_tokenizer(tokenizer: Any, folder: Path, max_length: int | None = None) -> None:
+    """Write a tokenizer so that current and older transformers open it."""
+    if max_length is not None:
+        tokenizer.model_max_length = max_length
+    tokenizer.save_pretrained(str(folder))
+    # transformers 5 names a class that 4 does not know; both know this one.
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text("utf-8"))
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        config.pop("backend", None)
+        write_json_atomically(path, config)
+
+
+def copy_tokenizer(source: Path, folder: Path, max_length: int) -> None:
+    """Copy a tokenizer folder beside a model, with the model's longest input written in."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text("utf-8"))
+    write_json_atomically(path, {**config, "model_max_length": max_length})
