@@ -13,7 +13,7 @@ from latemask.masking.randomness import draws, key
 from latemask.recipe import MaskCounts
 from latemask.text.tokenizer import Vocabulary
 
-_MASK_STREAM = 1
+_MASK_STREAM, _TOKEN_STREAM = 1, 2  # 0 is the order of rows
 _CLASS_BITS = np.uint64(62)  # the two highest bits of a draw say how soon a position may be chosen
 
 
@@ -35,15 +35,15 @@ class Masks:
 
 def draw_masks(ids: np.ndarray, indices: np.ndarray, counts: MaskCounts, vocabulary: Vocabulary, seed: int) -> Masks:
     """Draw the masks of samples `indices`, whose rows are `ids` [B, L]."""
-    keys = key(seed, _MASK_STREAM, indices)
-    order = np.argsort(_reluctance(ids, draws(keys, counts.length), vocabulary), axis=1, kind="stable")
+    drawn = draws(key(seed, _MASK_STREAM, indices), counts.length)
+    order = np.argsort(_reluctance(ids, drawn, vocabulary), axis=1, kind="stable")
     random, kept, masked, dropped, rest = np.split(
         order,
         np.cumsum([counts.random, counts.kept, counts.masked, counts.dropped]),
         axis=1,
     )
     return Masks(
-        ids=_with_random_tokens(ids, random, keys, vocabulary),
+        ids=_with_random_tokens(ids, random, key(seed, _TOKEN_STREAM, indices), vocabulary),
         visible=np.sort(np.concatenate([random, kept, rest], axis=1), axis=1),
         masked=np.sort(masked, axis=1),
         corrupted=np.sort(np.concatenate([random, kept], axis=1), axis=1),
@@ -62,7 +62,7 @@ def _with_random_tokens(ids: np.ndarray, where: np.ndarray, keys: np.ndarray, vo
     if not where.shape[1]:
         return ids
     ordinary = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
-    drawn = draws(keys ^ np.uint64(_MASK_STREAM), where.shape[1])
+    drawn = draws(keys, where.shape[1])
     out = ids.copy()
     np.put_along_axis(out, where, ordinary[drawn % np.uint64(len(ordinary))], axis=1)
     return out

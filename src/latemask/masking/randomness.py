@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_HALF_ROUNDS = 6
+_ROUNDS = 6
+_ROUND_KEYS = np.arange(_ROUNDS, dtype=np.uint64) * _GOLDEN
 
 
 def mix(x: np.ndarray) -> np.ndarray:
@@ -23,7 +24,7 @@ def mix(x: np.ndarray) -> np.ndarray:
 def key(seed: int, stream: int, indices: np.ndarray) -> np.ndarray:
     """Return one uint64 for every index; seeds and streams (masks, order…) are independent of one another."""
     start = mix(np.array([seed], np.uint64) + _GOLDEN)
-    start = mix(start + np.uint64(stream) * _GOLDEN)
+    start = mix(start + np.array([stream], np.uint64) * _GOLDEN)
     return mix(start ^ mix(np.asarray(indices, np.uint64) + _GOLDEN))
 
 
@@ -49,6 +50,6 @@ def shuffled(positions: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
 def _feistel(x: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = x >> half, x & mask
-    for number in range(_HALF_ROUNDS):
-        left, right = right, left ^ (mix(keys + right + np.uint64(number) * _GOLDEN) & mask)
+    for round_key in _ROUND_KEYS:
+        left, right = right, left ^ (mix(keys + right + round_key) & mask)
     return (left << half) | right

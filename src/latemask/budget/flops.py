@@ -1,0 +1,94 @@
+"""What a run costs, in closed form: the matrix products, a multiply-add counted as two. No torch.
+
+The terms are those of docs/method.md; a test holds them against torch's own counter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from latemask.recipe import Recipe
+
+BACKWARD = 2  # the backward pass costs twice the forward pass
+DECODER_FFN_FACTOR = 4
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Forward FLOPs of one sequence, by where they go."""
+
+    encoder: float
+    decoder: float
+    head: float
+
+    @property
+    def forward(self) -> float:
+        """The forward pass."""
+        return self.encoder + self.decoder + self.head
+
+    @property
+    def training(self) -> float:
+        """Forward and backward."""
+        return (1 + BACKWARD) * self.forward
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The cost of one layer of width d whose feed-forward costs `ffn` a position."""
+
+    d: int
+    ffn: float
+
+    def __call__(self, queries: int, keys: int, pairs: int | None = None) -> float:
+        """Attention from `queries` to `keys` positions (over `pairs` of them, if not all), then feed-forward."""
+        return self.attention(queries, keys, pairs) + queries * self.ffn
+
+    def attention(self, queries: int, keys: int, pairs: int | None = None) -> float:
+        pairs = queries * keys if pairs is None else pairs
+        return 4 * queries * self.d**2 + 4 * keys * self.d**2 + 4 * pairs * self.d
+
+
+def sequence_flops(recipe: Recipe) -> Flops:
+    """Count one sequence of a completed recipe (`encoder.ffn_width` and `encoder.vocab_size` known)."""
+    encoder, counts = recipe.encoder, recipe.counts
+    assert encoder.ffn_width is not None
+    assert encoder.vocab_size is not None
+    d = encoder.width
+    gates = 3 if encoder.family == "modernbert" else 2
+    layer = _Layer(d, 2 * gates * d * encoder.ffn_width)
+    head = 2 * counts.predicted * d**2 + 2 * counts.predicted * d * encoder.vocab_size
+    if recipe.objective == "early":
+        present = counts.length - counts.dropped
+        return Flops(encoder.layers * layer(present, present), 0, head)
+    if recipe.join.kind == "inside":
+        return Flops(_inside(recipe, layer), 0, head)
+    seen = encoder.layers * layer(counts.visible, counts.visible)
+    return Flops(seen, _decoder(recipe, _Layer(d, 4 * DECODER_FFN_FACTOR * d**2)), head)
+
+
+def _inside(recipe: Recipe, layer: _Layer) -> float:
+    counts, joined = recipe.counts, recipe.join.layers
+    visible, masked, corrupted = counts.visible, counts.masked, counts.corrupted
+    stream = visible + masked
+    if recipe.join.two_way:
+        every, last = stream * stream, counts.predicted * stream
+    else:
+        every = visible * visible + masked * stream
+        last = corrupted * visible + masked * stream
+    return (
+        (recipe.encoder.layers - joined) * layer(visible, visible)
+        + (joined - 1) * layer(stream, stream, every)
+        + layer(counts.predicted, stream, last)
+    )
+
+
+def _decoder(recipe: Recipe, layer: _Layer) -> float:
+    counts, layers = recipe.counts, recipe.join.layers
+    visible, predicted = counts.visible, counts.predicted
+    stream = visible + counts.masked
+    if recipe.join.kind == "cross-only":
+        return layers * layer(predicted, visible)
+    total = (layers - 1) * layer(stream, stream) + layer(predicted, stream)
+    if recipe.join.kind == "cross":
+        total += (layers - 1) * layer.attention(stream, visible) + layer.attention(predicted, visible)
+    return total

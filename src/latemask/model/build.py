@@ -1,0 +1,133 @@
+"""Recipe + vocabulary → model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from transformers import AutoConfig
+
+from latemask.errors import UserError
+from latemask.model.base import EncoderForPreTraining, load_encoder
+from latemask.model.config import EarlyMaskConfig, LateMaskConfig
+from latemask.model.early import EarlyMaskForPreTraining
+from latemask.model.families import family_of
+from latemask.model.late import LateMaskForPreTraining
+from latemask.recipe import EncoderRecipe, Recipe
+from latemask.text.tokenizer import Vocabulary
+
+MODELS: dict[str, type[EncoderForPreTraining]] = {
+    "late": LateMaskForPreTraining,
+    "early": EarlyMaskForPreTraining,
+}
+
+
+def complete_recipe(recipe: Recipe, vocabulary: Vocabulary) -> Recipe:
+    """Fill in what the data or a checkpoint decide, so that what is saved is what ran."""
+    encoder = recipe.encoder
+    if encoder.init is not None:
+        encoder = _checkpoint_shape(encoder, recipe.length)
+    if encoder.vocab_size is not None and encoder.vocab_size < vocabulary.size:
+        raise UserError(
+            f"the data's tokenizer has {vocabulary.size} pieces and the encoder {encoder.vocab_size}; "
+            + (
+                f"prepare the data with --tokenizer {encoder.init}"
+                if encoder.init
+                else f"prepare the data with --vocab-size {encoder.vocab_size}, or change encoder.vocab_size"
+            )
+        )
+    return replace(
+        recipe,
+        encoder=replace(
+            encoder,
+            ffn_width=encoder.ffn_width or default_ffn_width(encoder.family, encoder.width),
+            max_length=encoder.max_length or recipe.length,
+            vocab_size=encoder.vocab_size or vocabulary.size,
+        ),
+    )
+
+
+def default_ffn_width(family: str, width: int) -> int:
+    """4 x width; a gated feed-forward has three matrices instead of two, so 8/3 x width costs the same."""
+    return round(8 / 3 * width / 32) * 32 if family == "modernbert" else 4 * width
+
+
+def build_model(recipe: Recipe, vocabulary: Vocabulary) -> EncoderForPreTraining:
+    """Build the model of a completed recipe."""
+    settings = _join_settings(recipe)
+    cls = MODELS[recipe.objective]
+    if recipe.encoder.init is None:
+        return cls(cls.config_class(encoder=encoder_config(recipe.encoder, vocabulary), **settings))
+    if recipe.objective == "late":
+        settings["mask_token_id"] = vocabulary.mask
+    return cls.from_encoder(recipe.encoder.init, **settings)
+
+
+def encoder_config(encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
+    """Return the stock config of a new encoder."""
+    assert encoder.max_length is not None
+    assert encoder.ffn_width is not None
+    shape: dict[str, Any] = {
+        "vocab_size": encoder.vocab_size,
+        "hidden_size": encoder.width,
+        "num_hidden_layers": encoder.layers,
+        "num_attention_heads": encoder.heads,
+        "intermediate_size": encoder.ffn_width,
+        "pad_token_id": vocabulary.pad,
+        "bos_token_id": vocabulary.bos,
+        "eos_token_id": vocabulary.eos,
+    }
+    if encoder.family == "modernbert":
+        shape |= {
+            "max_position_embeddings": encoder.max_length,
+            "layer_types": ["full_attention"] * encoder.layers,
+            "attention_dropout": encoder.dropout,
+            "embedding_dropout": encoder.dropout,
+            "mlp_dropout": encoder.dropout,
+            "cls_token_id": vocabulary.bos,
+            "sep_token_id": vocabulary.eos,
+        }
+    else:
+        offset = 0 if encoder.family == "bert" else vocabulary.pad + 1
+        shape |= {
+            "max_position_embeddings": encoder.max_length + offset,
+            "hidden_dropout_prob": encoder.dropout,
+            "attention_probs_dropout_prob": encoder.dropout,
+            "type_vocab_size": 2 if encoder.family == "bert" else 1,
+        }
+    return AutoConfig.for_model(encoder.family, **shape)
+
+
+def _join_settings(recipe: Recipe) -> dict[str, Any]:
+    if recipe.objective == "early":
+        return {}
+    return {
+        "join": recipe.join.kind,
+        "join_layers": recipe.join.layers,
+        "two_way": recipe.join.two_way,
+        "positions": recipe.join.positions,
+        "length": recipe.max_length,
+    }
+
+
+def _checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:
+    """Return the recipe of an existing encoder."""
+    assert encoder.init is not None
+    config = load_encoder(encoder.init).config
+    longest = family_of(config).longest(config)
+    if longest < length:
+        raise UserError(f"the encoder at '{encoder.init}' takes {longest} tokens at most; lower length from {length}")
+    return replace(
+        encoder,
+        family=config.model_type,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        ffn_width=config.intermediate_size,
+        dropout=getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0)),
+        max_length=longest,
+        vocab_size=config.vocab_size,
+    )
+
+
+__all__ = ["EarlyMaskConfig", "LateMaskConfig", "build_model", "complete_recipe", "encoder_config"]

@@ -1,0 +1,209 @@
+"""A separate small decoder, thrown away after pre-training: `self`, `cross` (the paper's) and `cross-only` (ours).
+
+All are pre-norm and have no dropout. The stream is [visible ; [MASK]s]; `cross-only` keeps predicted positions alone.
+In the last layer of every kind queries and feed-forward are computed at predicted positions only, which is exact.
+
+B batch, V visible, M masked, S = V + M, P predicted, D width, H heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from latemask.model.families import merge_heads, split_heads
+from latemask.model.inside import take_slots
+
+FFN_FACTOR = 4
+
+
+class RelativeBias(nn.Module):
+    """A learned bias for every head and signed distance, started as ALiBi's slopes: near positions first.
+
+    Without the local start a decoder stays on the word-frequency plateau in a short run (docs/method.md).
+    """
+
+    def __init__(self, heads: int, length: int):
+        super().__init__()
+        self.length = length
+        self.weight = nn.Parameter(torch.empty(2 * length - 1, heads))
+
+    def start(self) -> Tensor:
+        """Return the ALiBi start: -slope x distance."""
+        heads = self.weight.shape[1]
+        slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
+        distance = torch.arange(-self.length + 1, self.length).abs()
+        return -distance[:, None] * slopes
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the bias [B, H, Q, K] between positions [B, Q] and [B, K]."""
+        distance = key_positions[:, None, :] - query_positions[:, :, None] + self.length - 1
+        return F.embedding(distance, self.weight).permute(0, 3, 1, 2)
+
+
+class Attention(nn.Module):
+    """Multi-head attention from queries to a context."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.head_width = width // heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, queries: Tensor, context: Tensor, bias: Tensor | None) -> Tensor:
+        """Return [B, Q, D] for queries [B, Q, D] over a context [B, K, D]."""
+        keys, values = self.key_value(context).chunk(2, dim=-1)
+        attended = F.scaled_dot_product_attention(
+            split_heads(self.query(queries), self.head_width),
+            split_heads(keys, self.head_width),
+            split_heads(values, self.head_width),
+            attn_mask=bias,
+        )
+        return self.output(merge_heads(attended))
+
+
+class FeedForward(nn.Module):
+    """Norm → wide → GELU → narrow."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.wide = nn.Linear(width, FFN_FACTOR * width)
+        self.narrow = nn.Linear(FFN_FACTOR * width, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return what is added to the states."""
+        return self.narrow(F.gelu(self.wide(self.norm(states))))
+
+
+class SelfLayer(nn.Module):
+    """Self-attention over the stream, then feed-forward; `slots` keeps only those positions."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.feed_forward = FeedForward(width)
+
+    def forward(self, stream: Tensor, memory: Tensor, bias: Tensor | None, slots: Tensor | None = None) -> Tensor:
+        """Run the layer."""
+        stream, bias = self._attended(stream, bias, slots)
+        return stream + self.feed_forward(stream)
+
+    def _attended(self, stream: Tensor, bias: Tensor | None, slots: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        normed = queries = self.norm(stream)
+        if slots is not None:
+            stream, queries, bias = take_slots(stream, slots), take_slots(normed, slots), _bias_at(bias, slots)
+        return stream + self.attention(queries, normed, bias), bias
+
+
+class CrossLayer(SelfLayer):
+    """Self-attention over the stream, cross-attention to the encoder's output, then feed-forward."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__(width, heads)
+        self.cross_norm = nn.LayerNorm(width)
+        self.cross_attention = Attention(width, heads)
+
+    def forward(self, stream: Tensor, memory: Tensor, bias: Tensor | None, slots: Tensor | None = None) -> Tensor:
+        """Run the layer."""
+        stream, bias = self._attended(stream, bias, slots)
+        visible_bias = None if bias is None else bias[..., : memory.shape[1]]  # the visible come first
+        stream = stream + self.cross_attention(self.cross_norm(stream), memory, visible_bias)
+        return stream + self.feed_forward(stream)
+
+
+class CrossOnlyLayer(nn.Module):
+    """Cross-attention from predicted positions to the encoder's output, then feed-forward."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.feed_forward = FeedForward(width)
+
+    def forward(self, stream: Tensor, memory: Tensor, bias: Tensor | None, slots: Tensor | None = None) -> Tensor:
+        """Run the layer; the stream holds predicted positions only, so there is nothing to leave out."""
+        stream = stream + self.attention(self.norm(stream), memory, bias)
+        return stream + self.feed_forward(stream)
+
+
+LAYERS: dict[str, type[SelfLayer] | type[CrossOnlyLayer]] = {
+    "self": SelfLayer,
+    "cross": CrossLayer,
+    "cross-only": CrossOnlyLayer,
+}
+
+
+class Decoder(nn.Module):
+    """[MASK]s and the encoder's output → states at predicted positions."""
+
+    def __init__(self, kind: str, layers: int, width: int, heads: int, length: int, positions: str):
+        super().__init__()
+        self.kind = kind
+        self.memory_norm = nn.LayerNorm(width)
+        self.layers = nn.ModuleList(LAYERS[kind](width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.relative_bias = RelativeBias(heads, length) if positions == "relative" else None
+        self.position_embeddings = nn.Embedding(length, width) if positions == "absolute" else None
+
+    def forward(
+        self,
+        memory: Tensor,
+        mask_vector: Tensor,
+        visible_positions: Tensor,
+        masked_positions: Tensor,
+        corrupted_slots: Tensor | None,
+        prune: bool = True,
+    ) -> Tensor:
+        """Return [B, P, D], first the masked, then the corrupted; `prune=False` is the oracle of the tests."""
+        masks = mask_vector.expand(*masked_positions.shape, -1)
+        memory = self._placed(self.memory_norm(memory), visible_positions)
+        masks = self._placed(masks, masked_positions)
+        if self.kind == "cross-only":
+            stream, bias, slots = self._predicted_stream(
+                memory, masks, visible_positions, masked_positions, corrupted_slots
+            )
+        else:
+            stream, bias, slots = self._full_stream(memory, masks, visible_positions, masked_positions, corrupted_slots)
+        *others, last = self.layers
+        for layer in others:
+            stream = layer(stream, memory, bias)
+        if slots is None or prune:
+            return self.norm(last(stream, memory, bias, slots))
+        return self.norm(take_slots(last(stream, memory, bias), slots))
+
+    def _placed(self, states: Tensor, positions: Tensor) -> Tensor:
+        return states if self.position_embeddings is None else states + self.position_embeddings(positions)
+
+    def _bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        return None if self.relative_bias is None else self.relative_bias(query_positions, key_positions)
+
+    def _predicted_stream(
+        self, memory: Tensor, masks: Tensor, visible: Tensor, masked: Tensor, corrupted_slots: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, None]:
+        stream, positions = masks, masked
+        if corrupted_slots is not None:
+            stream = torch.cat((masks, take_slots(memory, corrupted_slots)), dim=1)
+            positions = torch.cat((masked, visible.gather(1, corrupted_slots)), dim=1)
+        return stream, self._bias(positions, visible), None
+
+    def _full_stream(
+        self, memory: Tensor, masks: Tensor, visible: Tensor, masked: Tensor, corrupted_slots: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        stream = torch.cat((memory, masks), dim=1)
+        positions = torch.cat((visible, masked), dim=1)
+        slots = torch.arange(visible.shape[1], stream.shape[1], device=stream.device).expand(len(stream), -1)
+        if corrupted_slots is not None:
+            slots = torch.cat((slots, corrupted_slots), dim=1)
+        return stream, self._bias(positions, positions), slots
+
+
+def _bias_at(bias: Tensor | None, slots: Tensor) -> Tensor | None:
+    """Take the query rows `slots` [B, n] of a bias [B, H, S, S]."""
+    if bias is None:
+        return None
+    index = slots[:, None, :, None].expand(-1, bias.shape[1], -1, bias.shape[3])
+    return bias.gather(2, index)

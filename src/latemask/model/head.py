@@ -1,0 +1,35 @@
+"""The vocabulary head: RoBERTa's dense → GELU → norm, tied to the encoder's word table. Logits only where predicted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class PredictionHead(nn.Module):
+    """States at predicted positions → loss, or logits. The word table is an argument: it stays the encoder's."""
+
+    def __init__(self, width: int, vocab_size: int):
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def features(self, states: Tensor) -> Tensor:
+        """Return what is multiplied with the word table."""
+        return self.norm(F.gelu(self.dense(states)))
+
+    def logits(self, states: Tensor, words: Tensor) -> Tensor:
+        """[..., D] → [..., vocabulary]."""
+        return F.linear(self.features(states), words, self.bias)
+
+    def loss(self, states: Tensor, words: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy without ever holding all logits: they come and go in chunks."""
+        return F.linear_cross_entropy(
+            self.features(states).flatten(0, -2),
+            words,
+            labels.flatten(),
+            linear_bias=self.bias,
+            options=nn.LinearCrossEntropyOptions(),
+        )
