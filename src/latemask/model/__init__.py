@@ -4,6 +4,7 @@ from latemask.model.build import MODELS, build_model, complete_recipe
 from latemask.model.config import EarlyMaskConfig, LateMaskConfig
 from latemask.model.early import EarlyMaskForPreTraining
 from latemask.model.late import LateMaskForPreTraining
+from latemask.model.load import load_model
 
 __all__ = [
     "MODELS",
@@ -13,4 +14,5 @@ __all__ = [
     "LateMaskForPreTraining",
     "build_model",
     "complete_recipe",
+    "load_model",
 ]

@@ -1,0 +1,100 @@
+"""The model card of an exported encoder: what, data, recipe, compute spent, how to load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from latemask import __version__
+from latemask.console import printable
+from latemask.run_folder import RunFolder
+
+_TEMPLATE = """\
+---
+library_name: transformers
+pipeline_tag: feature-extraction
+tags: [latemask, encoder, {family}]
+---
+
+# {title}
+
+A text encoder ({family}, {layers} layers x {width}, {parameters:.1f} M weights, up to {longest} tokens), pre-trained
+with latemask {version}: {how}.
+
+## Use
+
+```python
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+encoder = AutoModel.from_pretrained("path/to/this/folder")
+states = encoder(**tokenizer("Some text.", return_tensors="pt")).last_hidden_state
+```
+
+`AutoModelForSequenceClassification`, `AutoModelForTokenClassification` and `sentence_transformers` load it the same
+way, with no code of latemask. It is a pre-trained encoder: fine-tune it before you judge it.{mask_note}
+"""
+
+_MASK_NOTE = """ The row of
+`<mask>` in the word table was never trained (the encoder never saw one), so `fill-mask` pipelines do not apply."""
+
+_TRAINING = """
+## Data
+
+{documents:,} documents, {tokens:,} tokens to train on{sources}; vocabulary {vocabulary:,} pieces.
+
+## Training
+
+| | |
+|---|---|
+| steps | {steps:,} |
+| tokens of text seen | {seen:,} |
+| compute, forward and backward | {flops:.3g} FLOPs |
+| validation loss | {validation} |
+
+```yaml
+{recipe}```
+"""
+
+
+def model_card(run: RunFolder, source: Path, model: Any) -> str:
+    """Return the card as Markdown; what was written into it from files is escaped."""
+    config = model.encoder.config
+    late = hasattr(model, "mask_vector")
+    card = _TEMPLATE.format(
+        title=_safe(run.path.resolve().name),
+        family=config.model_type,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        parameters=model.encoder.num_parameters() / 1e6,
+        longest=model.family.longest(config),
+        version=__version__,
+        how="late masking, the encoder saw only visible tokens" if late else "masked language modelling",
+        mask_note=_MASK_NOTE if late else "",
+    )
+    return card + _training(run, source) if run.recipe_file.is_file() else card
+
+
+def _training(run: RunFolder, source: Path) -> str:
+    data, state = run.record["data"], source / "trainer_state.json"
+    steps = json.loads(state.read_text("utf-8"))["global_step"] if state.is_file() else run.record["steps"]
+    rows = run.metrics() if run.metrics_file.is_file() else []
+    spent = next((row for row in reversed(rows) if row["step"] <= steps), {"step": 1, "tokens": 0, "flops": 0})
+    validated = [row for row in rows if "eval_loss" in row and row["step"] <= steps]
+    return _TRAINING.format(
+        documents=data["documents"],
+        tokens=data["tokens"],
+        sources=f" ({', '.join(map(_safe, data['sources']))})" if data["sources"] else "",
+        vocabulary=data["vocabulary"],
+        steps=steps,
+        seen=spent["tokens"] * steps // spent["step"],
+        flops=spent["flops"] * steps / spent["step"],
+        validation=f"{validated[-1]['eval_loss']:.3f}" if validated else "not measured",
+        recipe=run.recipe_file.read_text("utf-8"),
+    )
+
+
+def _safe(text: str) -> str:
+    """Keep Markdown and HTML in a file's name from becoming Markdown and HTML in the card."""
+    return "".join(f"&#{ord(c)};" if c in "<>&`*_[]|#" else c for c in printable(text))

@@ -1,0 +1,60 @@
+"""`latemask export`: run → a folder any Hugging Face program opens. A copy, not a conversion."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from latemask.card import model_card
+from latemask.console import say
+from latemask.errors import UserError
+from latemask.model import load_model
+from latemask.run_folder import RunFolder
+from latemask.text.tokenizer import copy_tokenizer
+
+
+def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
+    """Write the encoder of a run as a stock Hugging Face folder, with its tokenizer and a model card.
+
+    Args:
+        run: Run folder (finished, or stopped: then its last checkpoint is taken), or a saved pre-training model.
+        out: Folder to write.
+        overwrite: Replace an encoder that is there.
+    """
+    folder, out = RunFolder(Path(run)), Path(out)
+    source = folder.newest_model()
+    _refuse_or_pass(out, overwrite)
+    model = load_model(source)
+    aside = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    model.encoder.save_pretrained(str(aside))
+    copy_tokenizer(_tokenizer_folder(folder, source), aside, model.family.longest(model.encoder.config))
+    (aside / "README.md").write_text(model_card(folder, source, model), "utf-8")
+    if out.exists():
+        shutil.rmtree(out)
+    aside.rename(out)
+    if source.parent == folder.checkpoints:
+        say(f"the run is not finished: exported its checkpoint {source.name}")
+    return out
+
+
+def _refuse_or_pass(out: Path, overwrite: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, not a folder")
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if not (out / "config.json").is_file():
+        raise UserError(f"{out} is not empty and holds no encoder; choose another --out")
+    if not overwrite:
+        raise UserError(f"{out} already holds an encoder; choose another --out or pass --overwrite")
+
+
+def _tokenizer_folder(run: RunFolder, source: Path) -> Path:
+    candidates: list[Any] = [source, run.path / "tokenizer", run.record.get("data", {}).get("folder")]
+    for candidate in filter(None, candidates):
+        for folder in (Path(candidate), Path(candidate) / "tokenizer"):
+            if (folder / "tokenizer.json").is_file():
+                return folder
+    raise UserError(f"no tokenizer beside the model in {source}; save one there (tokenizer.save_pretrained)")

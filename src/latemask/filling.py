@@ -1,0 +1,102 @@
+"""`latemask fill`: what a pre-training model puts in the place of each mask."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from latemask.console import printable
+from latemask.errors import UserError
+from latemask.model import load_model
+from latemask.run_folder import RunFolder
+from latemask.text.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One token the model would put there."""
+
+    token: str
+    probability: float
+
+
+def fill(run: Path, text: str, *, top: int = 5, json: bool = False) -> list[list[Prediction]]:
+    """Show the model's top predictions for each mask in a text.
+
+    Args:
+        run: Run folder or saved pre-training model.
+        text: Text with one <mask> or more.
+        top: How many predictions for each mask.
+        json: Print JSON instead of a table.
+    """
+    found = Filler(Path(run)).predict(text, top)
+    if json:
+        print(json_format.dumps([[asdict(p) for p in predictions] for predictions in found], ensure_ascii=False))
+    else:
+        _print_table(found)
+    return found
+
+
+class Filler:
+    """A model and its tokenizer, loaded once."""
+
+    def __init__(self, run: Path):
+        folder = RunFolder(run).newest_model()
+        self.model = load_model(folder)
+        beside = folder if (folder / "tokenizer.json").is_file() else _data_tokenizer(RunFolder(run))
+        self.tokenizer = load_tokenizer(beside)
+
+    def predict(self, text: str, top: int = 5) -> list[list[Prediction]]:
+        """Return the `top` predictions for each mask of `text`, in its order."""
+        ids = self._ids(text)
+        if top < 1:
+            raise UserError(f"--top {top} shows nothing; it must be at least 1")
+        with torch.inference_mode():
+            logits = self.model(**self._batch(ids)).logits[0, :, : len(self.tokenizer)]
+        best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
+        return [
+            [Prediction(self.tokenizer.decode([token]).strip(), round(p, 4)) for token, p in zip(*row, strict=True)]
+            for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def _ids(self, text: str) -> torch.Tensor:
+        mask = self.tokenizer.mask_token
+        ids = self.tokenizer(text.replace("<mask>", mask), return_tensors="pt", truncation=False).input_ids[0]
+        if not (ids == self.tokenizer.mask_token_id).any():
+            raise UserError(f"nothing to fill: the text has no {mask}")
+        longest = self.model.family.longest(self.model.config.encoder)
+        if len(ids) > longest:
+            raise UserError(f"the text has {len(ids)} tokens, the encoder takes {longest} at most")
+        return ids
+
+    def _batch(self, ids: torch.Tensor) -> dict[str, Any]:
+        is_mask = ids == self.tokenizer.mask_token_id
+        positions = torch.arange(len(ids))
+        if hasattr(self.model, "mask_vector"):
+            return {
+                "visible_ids": ids[None, ~is_mask],
+                "visible_positions": positions[None, ~is_mask],
+                "masked_positions": positions[None, is_mask],
+            }
+        return {"input_ids": ids[None], "positions": positions[None], "predicted_slots": positions[None, is_mask]}
+
+
+def _data_tokenizer(run: RunFolder) -> Path:
+    return Path(run.record.get("data", {}).get("folder", run.path)) / "tokenizer"
+
+
+def _print_table(found: list[list[Prediction]]) -> None:
+    for number, predictions in enumerate(found, 1):
+        table = Table(title=f"mask {number}" if len(found) > 1 else None)
+        table.add_column("token")
+        table.add_column("probability", justify="right")
+        for prediction in predictions:
+            table.add_row(Text(printable(prediction.token) or "(space)"), f"{prediction.probability:.1%}")
+        Console(highlight=False).print(table)

@@ -1,0 +1,169 @@
+"""The folder of a run: it documents itself, and is never overwritten without being asked.
+
+    RUN/recipe.yaml       the recipe as it ran, every key spelled out
+    RUN/run.json          status, data, versions, what was planned and spent
+    RUN/metrics.jsonl     one line for every log and validation
+    RUN/tensorboard/      the same for TensorBoard
+    RUN/checkpoints/      the last few, to resume from
+    RUN/model/            the pre-training model at the end
+    RUN/encoder/          the exported encoder
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from latemask.errors import UserError
+from latemask.files import write_json_atomically, write_text_atomically
+from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
+
+_CHECKPOINT_FILES = ("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and state of one run."""
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        """The recipe as it ran."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON line for every log."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What a run resumes from."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The pre-training model at the end."""
+        return self.path / "model"
+
+    @property
+    def encoder(self) -> Path:
+        """The exported encoder."""
+        return self.path / "encoder"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What run.json says; empty where there is none."""
+        path = self.path / "run.json"
+        return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+    def update(self, **changes: Any) -> None:
+        """Change entries of run.json."""
+        write_json_atomically(self.path / "run.json", {**self.record, **changes})
+
+    def lock(self) -> FileLock:
+        """Take the folder for this process; the system frees it however the process ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from None
+        return lock
+
+    def start(self, recipe: Recipe, data: dict[str, Any], overwrite: bool) -> None:
+        """Begin a new run here, or say why not."""
+        if self._occupied():
+            self._refuse_or_clear(overwrite)
+        write_text_atomically(self.recipe_file, dump_recipe(recipe))
+        packages = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "numpy")
+        write_json_atomically(
+            self.path / "run.json",
+            {
+                "status": "running",
+                "data": data,
+                "command": sys.argv,
+                "versions": {"python": sys.version.split()[0], **{name: version(name) for name in packages}},
+            },
+        )
+
+    def resume(self, recipe: Recipe, data: dict[str, Any]) -> Path | None:
+        """Check that it is the same run, and return the checkpoint to go on from (None: from the start)."""
+        if not self.recipe_file.is_file():
+            raise UserError(f"nothing to resume in {self.path}: it holds no run; leave --resume away to start one")
+        if changed := differences(load_recipe(self.recipe_file), recipe):
+            raise UserError(f"cannot resume {self.path} with a changed recipe: {'; '.join(changed)}")
+        if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:
+            raise UserError(f"cannot resume {self.path}: the data in {data['folder']} is not what the run started with")
+        return self.last_checkpoint()
+
+    def last_checkpoint(self) -> Path | None:
+        """Return the newest checkpoint that is complete (the Trainer writes trainer_state.json last)."""
+        found = [path for path in self.checkpoints.glob("checkpoint-*") if _is_complete(path)]
+        return max(found, key=_step_of, default=None)
+
+    def newest_model(self) -> Path:
+        """Return the folder of the final model or, while there is none, of the last checkpoint."""
+        if (self.model / "config.json").is_file():
+            return self.model
+        if (self.path / "config.json").is_file():  # not a run: a model that somebody saved
+            return self.path
+        if checkpoint := self.last_checkpoint():
+            return checkpoint
+        missing = "holds no model yet" if self.recipe_file.is_file() else "is not a latemask run"
+        raise UserError(f"{self.path} {missing}" if self.path.exists() else f"{self.path}: no such folder")
+
+    def is_finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.record.get("status") == "finished"
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop log lines that a resumed run will write again."""
+        if not self.metrics_file.is_file():
+            return
+        kept = [row for row in self.metrics() if row["step"] <= step]
+        write_text_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the log lines; a last line torn by a crash is left out."""
+        rows = []
+        for line in self.metrics_file.read_text("utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def _occupied(self) -> bool:
+        return any(path.name != ".lock" for path in self.path.iterdir())
+
+    def _refuse_or_clear(self, overwrite: bool) -> None:
+        if not self.recipe_file.is_file():
+            raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
+        if not overwrite:
+            raise UserError(
+                f"{self.path} already holds a finished run; choose another --out, or pass --overwrite"
+                if self.is_finished()
+                else f"{self.path} holds an unfinished run; pass --resume to go on or --overwrite to start again"
+            )
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != ".lock":
+                path.unlink()
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    return all((checkpoint / name).is_file() for name in _CHECKPOINT_FILES)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])

@@ -1,0 +1,73 @@
+"""Recipe → TrainingArguments. The Trainer's traps are avoided here, each with its reason."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from latemask.errors import UserError
+from latemask.recipe import Recipe, TrainRecipe
+from latemask.run_folder import RunFolder
+
+
+def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validation: bool) -> TrainingArguments:
+    """Return the Trainer's settings for a recipe."""
+    train = recipe.train
+    on_device, accumulation = batch_split(train, int(os.environ.get("WORLD_SIZE", "1")))
+    return TrainingArguments(
+        output_dir=str(run.checkpoints),
+        max_steps=steps,
+        per_device_train_batch_size=on_device,
+        per_device_eval_batch_size=on_device,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=train.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=round(train.warmup * steps),
+        weight_decay=train.weight_decay,
+        adam_beta1=train.beta1,
+        adam_beta2=train.beta2,
+        adam_epsilon=train.epsilon,
+        max_grad_norm=train.clip,
+        logging_steps=train.log_every,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,  # it would show the last good loss in place of a NaN
+        eval_strategy="steps" if has_validation else "no",
+        eval_steps=train.eval_every,
+        prediction_loss_only=True,
+        save_strategy="steps",
+        save_steps=train.save_every,
+        save_total_limit=train.keep_checkpoints,
+        seed=recipe.seed,
+        dataloader_num_workers=train.workers,
+        dataloader_drop_last=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        train_sampling_strategy="sequential",  # our samples are shuffled by their index already
+        ignore_data_skip=True,  # a resumed run starts its dataset at the right sample instead of skipping to it
+        remove_unused_columns=False,  # "index" is for the collator, not for the model
+        report_to=["tensorboard"],
+        disable_tqdm=True,
+        **_precision(train),
+    )
+
+
+def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:
+    """Return rows on a device at once, and how many times they are accumulated."""
+    share, left = divmod(train.batch_size, world_size)
+    on_device = train.micro_batch_size or share
+    if left or share % on_device:
+        raise UserError(
+            f"train.batch_size {train.batch_size} does not split into {world_size} process(es) x "
+            f"train.micro_batch_size {on_device}; change one of them"
+        )
+    return on_device, share // on_device
+
+
+def _precision(train: TrainRecipe) -> dict[str, Any]:
+    on_gpu = torch.cuda.is_available()
+    if train.precision == "fp16" and not on_gpu:
+        raise UserError("train.precision fp16 needs a GPU; use auto, fp32 or bf16")
+    bf16 = train.precision == "bf16" or (train.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
+    return {"bf16": bf16, "fp16": train.precision == "fp16"}

@@ -1,0 +1,149 @@
+"""What happens around the steps: metrics, progress, signals. Composed onto the Trainer, which is left as it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+from rich.progress import Progress, TaskID
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from latemask.console import is_interactive, progress_bar, say
+from latemask.errors import UserError
+from latemask.run_folder import RunFolder
+
+_KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm")
+
+
+class MetricsCallback(TrainerCallback):
+    """Writes metrics.jsonl, with tokens and FLOPs so far; validates at the end; stops at a loss that is no number."""
+
+    def __init__(self, run: RunFolder, tokens_a_step: int, flops_a_step: float, has_validation: bool):
+        self.run = run
+        self.tokens_a_step = tokens_a_step
+        self.flops_a_step = flops_a_step
+        self.has_validation = has_validation
+        self.seconds_before = 0.0
+        self.started = time.monotonic()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Go on counting seconds where a resumed run stopped."""
+        if self.run.metrics_file.is_file() and (rows := self.run.metrics()):
+            self.seconds_before = rows[-1]["seconds"]
+        self.started = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Ask for a validation after the last step."""
+        if state.global_step >= state.max_steps and self.has_validation:
+            control.should_evaluate = True
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+    ) -> None:
+        """Append one line."""
+        values = {name: logs[name] for name in _KEPT if name in logs}
+        if not values:
+            return  # the Trainer's closing summary
+        step = state.global_step
+        row = {
+            "step": step,
+            **values,
+            "tokens": step * self.tokens_a_step,
+            "flops": step * self.flops_a_step,
+            "seconds": round(self.seconds_before + time.monotonic() - self.started, 3),
+        }
+        with self.run.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        loss = values.get("loss", values.get("eval_loss"))
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss} at step {step}: the run has diverged. Lower train.learning_rate or raise "
+                f"train.warmup; checkpoints are in {self.run.checkpoints}"
+            )
+
+
+class ProgressCallback(TrainerCallback):
+    """Loss, tokens a second and time left: a bar in a terminal, plain lines elsewhere."""
+
+    def __init__(self, tokens_a_step: int):
+        self.tokens_a_step = tokens_a_step
+        self.validation_loss: float | None = None
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show the bar."""
+        self.started, self.first_step = time.monotonic(), state.global_step
+        if is_interactive():
+            self.bar = progress_bar("step {task.completed}/{task.total}", "{task.fields[state]}")
+            self.task = self.bar.add_task("training", total=state.max_steps, completed=state.global_step, state="")
+            self.bar.start()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Move the bar."""
+        if self.bar:
+            self.bar.update(self.task, completed=state.global_step)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+    ) -> None:
+        """Show the loss and the speed."""
+        if "eval_loss" in logs:
+            say(f"step {state.global_step:,}/{state.max_steps:,}  validation loss {logs['eval_loss']:.3f}")
+        elif "loss" in logs:
+            self._show(state, logs["loss"])
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Take the bar away."""
+        if self.bar:
+            self.bar.stop()
+
+    def _show(self, state: TrainerState, loss: float) -> None:
+        done = state.global_step - self.first_step
+        seconds = (time.monotonic() - self.started) / done
+        status = f"loss {loss:.3f}  {self.tokens_a_step / seconds:,.0f} tokens/s"
+        if self.bar:
+            self.bar.update(self.task, state=status)
+        else:
+            left = _clock(seconds * (state.max_steps - state.global_step))
+            say(f"step {state.global_step:,}/{state.max_steps:,}  {status}  left {left}")
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+class StopOnSignal(TrainerCallback):
+    """Ctrl-C and SIGTERM finish the step and save; a second one ends at once. Used as a context."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopOnSignal:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+        say("stopping after this step, with a checkpoint (once more ends at once)")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save and stop, unless this was the last step anyway."""
+        if self.received is not None and state.global_step < state.max_steps:
+            control.should_save = True
+            control.should_training_stop = True

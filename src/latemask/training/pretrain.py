@@ -1,0 +1,212 @@
+"""`latemask pretrain`: recipe + data → a run folder with a plain encoder in it. transformers' Trainer is the engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import Trainer, set_seed
+from transformers.trainer_callback import PrinterCallback
+from transformers.utils import logging as transformers_logging
+
+from latemask.budget import planned_steps, sequence_flops, with_budget
+from latemask.console import say
+from latemask.errors import Interrupted, UserError
+from latemask.exporting import export
+from latemask.masking import COLLATORS, SampleDataset
+from latemask.model import build_model, complete_recipe
+from latemask.recipe import Recipe, check_recipe, load_recipe
+from latemask.text import PreparedData
+from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
+from latemask.training.arguments import training_arguments
+from latemask.training.callbacks import MetricsCallback, ProgressCallback, StopOnSignal
+from latemask.run_folder import RunFolder
+
+
+def pretrain(
+    recipe: Recipe | str | Path,
+    *,
+    data: Path,
+    out: Path | None = None,
+    max_steps: int | None = None,
+    tokens: float | None = None,
+    flops: float | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> RunFolder:
+    """Pre-train an encoder.
+
+    Args:
+        recipe: A recipe file, or the name of one that comes with latemask.
+        data: Folder that `latemask prepare` made.
+        out: Run folder to write; by default runs/ and the recipe's name.
+        max_steps: Budget in optimizer steps, instead of the recipe's.
+        tokens: Budget in tokens of text, instead of the recipe's.
+        flops: Budget in floating-point operations, instead of the recipe's.
+        resume: Go on from the last checkpoint in the run folder.
+        overwrite: Replace a run that is in the run folder.
+    """
+    if isinstance(recipe, (str, Path)):
+        out = out or Path("runs") / Path(recipe).stem
+        recipe = load_recipe(recipe)
+    if out is None:
+        raise UserError("say where the run goes: --out")
+    run = RunFolder(Path(out))
+    job = _plan(with_budget(recipe, max_steps, tokens, flops), PreparedData.open(data))
+    _refuse_a_file(run.path)
+    lock = run.lock()
+    try:
+        _train(job, run, resume, overwrite)
+    finally:
+        lock.release()
+    return run
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A run that can be run: completed recipe, data, steps."""
+
+    recipe: Recipe
+    data: PreparedData
+    steps: int
+
+    @property
+    def batch_tokens(self) -> int:
+        return self.recipe.train.batch_size * self.recipe.length
+
+    @property
+    def batch_flops(self) -> float:
+        return self.recipe.train.batch_size * sequence_flops(self.recipe).training
+
+    @property
+    def data_record(self) -> dict[str, Any]:
+        """What run.json says of the data, so that the run can be told from others when the data is gone."""
+        manifest = self.data.manifest
+        return {
+            "folder": str(self.data.folder),
+            "fingerprint": self.data.fingerprint,
+            "documents": manifest["splits"]["train"]["documents"],
+            "tokens": manifest["splits"]["train"]["tokens"],
+            "vocabulary": self.data.vocabulary.size,
+            "sources": [Path(source["path"]).name for source in manifest["settings"]["inputs"]][:20],
+        }
+
+    def collator(self) -> Any:
+        return COLLATORS[self.recipe.objective](self.recipe.counts, self.data.vocabulary, self.recipe.seed)
+
+    def train_samples(self, done: int) -> SampleDataset:
+        batch, rows = self.recipe.train.batch_size, self.data.rows("train", self.recipe.length)
+        return SampleDataset(rows, self.steps * batch, seed=self.recipe.seed, first=done * batch)
+
+    def validation_samples(self) -> SampleDataset | None:
+        rows = self.data.rows("validation", self.recipe.length)
+        count = min(len(rows), self.recipe.train.eval_rows)
+        return SampleDataset(rows, count, seed=self.recipe.seed, shuffle=False) if count else None
+
+
+def _plan(recipe: Recipe, data: PreparedData) -> _Job:
+    check_recipe(recipe)
+    _check_tokenizer(recipe, data)
+    recipe = complete_recipe(recipe, data.vocabulary)
+    check_recipe(recipe)
+    tokens = data.manifest["splits"]["train"]["tokens"]
+    if not len(data.rows("train", recipe.length)):
+        raise UserError(
+            f"{data.folder} holds {tokens} tokens to train on, less than one row of {recipe.length}; "
+            "give more text or lower --length"
+        )
+    return _Job(recipe, data, planned_steps(recipe))
+
+
+def _check_tokenizer(recipe: Recipe, data: PreparedData) -> None:
+    """A checkpoint goes on only with the tokenizer it was trained with."""
+    start = recipe.encoder.init
+    if start is None:
+        return
+    if load_tokenizer(start).get_vocab() != data.tokenizer.get_vocab():
+        raise UserError(
+            f"{data.folder} was prepared with another tokenizer than the encoder at '{start}'; "
+            f"prepare the data with --tokenizer {start}"
+        )
+
+
+def _refuse_a_file(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file, not a run folder")
+
+
+def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
+    checkpoint = None
+    if resume:
+        checkpoint = run.resume(job.recipe, job.data_record)
+        if run.is_finished():
+            say(f"{run.path} is finished already: nothing to do")
+            return
+    else:
+        run.start(job.recipe, job.data_record, overwrite)
+    done = int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+    run.forget_metrics_after(done)
+    with StopOnSignal() as stop:
+        trainer = _trainer(job, run, done, stop)
+        _announce(job, run, trainer.model, done)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if trainer.state.global_step < job.steps:
+            _stopped(job, run, trainer.state.global_step, stop.received)
+    _finish(job, run, trainer.model)
+
+
+def _trainer(job: _Job, run: RunFolder, done: int, stop: StopOnSignal) -> Trainer:
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")  # the Trainer's only way to be told
+    set_seed(job.recipe.seed)
+    validation = job.validation_samples()
+    if validation is None:
+        say("no validation: the held-out part is shorter than one row")
+    trainer = Trainer(
+        model=build_model(job.recipe, job.data.vocabulary),
+        args=training_arguments(job.recipe, run, job.steps, validation is not None),
+        data_collator=job.collator(),
+        train_dataset=job.train_samples(done),
+        eval_dataset=validation,
+        callbacks=[
+            MetricsCallback(run, job.batch_tokens, job.batch_flops, validation is not None),
+            ProgressCallback(job.batch_tokens),
+            stop,
+        ],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _announce(job: _Job, run: RunFolder, model: Any, done: int) -> None:
+    recipe = job.recipe
+    parameters = sum(weight.numel() for weight in model.encoder.parameters())
+    run.update(status="running", steps=job.steps, encoder_parameters=parameters)
+    say(
+        f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
+        f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
+        f"{job.steps * job.batch_flops:.3g} FLOPs" + (f"; going on from step {done:,}" if done else "")
+    )
+
+
+def _stopped(job: _Job, run: RunFolder, step: int, received: int | None) -> None:
+    run.update(status="stopped", stopped_at=step)
+    command = f"latemask pretrain {run.recipe_file} --data {job.data.folder} --out {run.path} --resume"
+    raise Interrupted(f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {command}", received or 0)
+
+
+def _finish(job: _Job, run: RunFolder, model: Any) -> None:
+    aside = run.path / ".model"
+    model.save_pretrained(str(aside))
+    copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)
+    if run.model.exists():  # a crash after the last step, before the run was marked finished
+        shutil.rmtree(run.model)
+    aside.rename(run.model)
+    run.update(tokens=job.steps * job.batch_tokens, flops=job.steps * job.batch_flops)
+    export(run.path, out=run.encoder, overwrite=True)
+    run.update(status="finished")
+    say(f"finished: {run.path}\nencoder:  {run.encoder}")
