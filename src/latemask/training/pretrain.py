@@ -10,7 +10,6 @@ from typing import Any
 
 from transformers import Trainer, set_seed
 from transformers.trainer_callback import PrinterCallback
-from transformers.utils import logging as transformers_logging
 
 from latemask.budget import planned_steps, sequence_flops, with_budget
 from latemask.console import say
@@ -159,8 +158,6 @@ def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
 
 
 def _trainer(job: _Job, run: RunFolder, done: int, stop: StopOnSignal) -> Trainer:
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")  # the Trainer's only way to be told
     set_seed(job.recipe.seed)
     validation = job.validation_samples()

@@ -1,0 +1,198 @@
+"""`latemask VERB …`: verbs → functions; nothing else.
+
+A verb's typed signature and docstring are its command line. A parameter `recipe` brings every key of a recipe along
+as an override (`--mask.rate 0.4`). Modules are imported for the verb that is called, so `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latemask import __version__
+from latemask.errors import UserError, nearest
+from latemask.recipe import Recipe, load_recipe, plain_type_error
+
+
+@dataclass(frozen=True)
+class Verb:
+    """Where a verb's function lives, and one line about it."""
+
+    function: str
+    summary: str
+
+    def load(self) -> Callable[..., Any]:
+        """Import the function."""
+        module, name = self.function.split(":")
+        return getattr(importlib.import_module(module), name)
+
+
+VERBS = {
+    "demo": Verb("latemask.demonstrating:demo", "the whole job on text already on this machine, in minutes"),
+    "prepare": Verb("latemask.text:prepare", "text -> tokenizer + token shards"),
+    "pretrain": Verb("latemask.training:pretrain", "recipe + data -> a pre-trained encoder"),
+    "fill": Verb("latemask.filling:fill", "what a pre-trained model puts in the place of <mask>"),
+    "export": Verb("latemask.exporting:export", "run -> a stock Hugging Face folder"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; a user's mistake is one or two lines, never a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _main(arguments)
+    except UserError as error:
+        print(f"latemask: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("latemask: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `latemask --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (OSError, MemoryError) as error:
+        print(f"latemask: {_os_message(error)}", file=sys.stderr)
+        return 2
+
+
+def _os_message(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory; lower train.batch_size or set train.micro_batch_size"
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def _main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"latemask {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in VERBS:
+        raise UserError(f"unknown verb '{name}'{nearest(name, VERBS)}; latemask --help lists them")
+    # The libraries below us talk on stderr; what our user needs to know, we say.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    function = VERBS[name].load()
+    parser = _Parser(name, function)
+    if "-h" in rest or "--help" in rest:
+        print(parser.help())
+        return 0
+    function(**parser.parse(rest))
+    return 0
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items())
+    return (
+        "usage: latemask VERB [options]\n\n"
+        "Pre-train text encoders for a fraction of the compute: the encoder never sees a [MASK].\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "latemask VERB --help says more of each; latemask --version says which this is."
+    )
+
+
+class _Parser:
+    """The command line of one verb, made from its function by jsonargparse."""
+
+    def __init__(self, verb: str, function: Callable[..., Any]):
+        from jsonargparse import ArgumentParser, set_parsing_settings
+
+        set_parsing_settings(docstring_parse_attribute_docstrings=True)
+        types = typing.get_type_hints(function)
+        parameters = inspect.signature(function).parameters.values()
+        self.positionals = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.flags = [p.name for p in parameters if types[p.name] is bool]
+        self.takes_recipe = "recipe" in self.positionals
+        self.parser = ArgumentParser(
+            prog=f"latemask {verb}", usage=_usage(verb, parameters), exit_on_error=False, allow_abbrev=False
+        )
+        self._describe(function)
+        for name in self.positionals:
+            many = {"nargs": "*"} if _is_optional(inspect.signature(function).parameters[name]) else {}
+            self.parser.add_argument(name, type=str, help=self.texts[name], **many)
+        for flag in self.flags:
+            self.parser.add_argument(f"--{flag}", action="store_true", help=self.texts[flag])
+        self.parser.add_function_arguments(function, None, skip={*self.positionals, *self.flags})
+        if self.takes_recipe:
+            self.parser.add_class_arguments(Recipe, None)
+
+    def _describe(self, function: Callable[..., Any]) -> None:
+        from docstring_parser import parse
+
+        doc = parse(function.__doc__ or "")
+        self.texts = {p.arg_name: " ".join((p.description or "").split()) for p in doc.params}
+        more = " Every key of a recipe can be given as an option, too, and then wins over the recipe."
+        self.title = (doc.short_description or "").rstrip(".")
+        self.parser.description = f"{self.title}.{more if self.takes_recipe else ''}"
+
+    def help(self) -> str:
+        """Return the help text, with dashes where Python has underscores."""
+        text = re.sub(r"--[\w.]+", lambda found: found[0].replace("_", "-"), self.parser.format_help())
+        text = text.replace(f"\n\n{self.title}:\n", "\n")  # jsonargparse's group of what is just "options"
+        text = re.sub(r"^.*Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
+        text = re.sub(r"\s+\(required,\s+type:\s+str\)", "", text)
+        return re.sub(r"<class '(\w+)'>", r"\1", text).rstrip()
+
+    def parse(self, arguments: list[str]) -> dict[str, Any]:
+        """Return the keyword arguments for the verb's function."""
+        try:
+            found = self.parser.parse_args(_underscored(arguments), defaults=False).as_dict()
+        except Exception as error:  # argparse and jsonargparse raise their own kinds for a wrong command line
+            raise UserError(self._plain(str(error))) from None
+        if self.takes_recipe:
+            found = self._with_recipe(found)
+        return found
+
+    def _with_recipe(self, found: dict[str, Any]) -> dict[str, Any]:
+        overrides = {key: found.pop(key) for key in Recipe.__dataclass_fields__ if key in found}
+        name = found["recipe"]
+        if "out" not in found:
+            found["out"] = Path("runs") / Path(name).stem
+        return {**found, "recipe": load_recipe(name, overrides)}
+
+    def _plain(self, message: str) -> str:
+        """Say what is wrong with a command line, with the nearest name that would be right."""
+        message = plain_type_error(message)
+        if found := re.search(r"unrecognized arguments: (\S+)", message):
+            given = found[1].split("=")[0].replace("_", "-")
+            valid = [option.replace("_", "-") for option in self.parser._option_string_actions if option[:2] == "--"]
+            if given[0] != "-":
+                return f"unexpected argument '{found[1]}'; usage: {self.parser.usage}"
+            return f"unknown option '{given}'{nearest(given, valid)}"
+        if found := re.search(r"arguments are required: (.*)", message):
+            return f"missing {found[1]}; usage: {self.parser.usage}"
+        return message.replace("_", "-") if message.startswith("argument --") else message
+
+
+def _is_optional(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not parameter.empty
+
+
+def _usage(verb: str, parameters: typing.Iterable[inspect.Parameter]) -> str:
+    words = [f"latemask {verb}"]
+    for parameter in parameters:
+        name = parameter.name.upper()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            words.append(f"[{name} ...]" if _is_optional(parameter) else name)
+        elif not _is_optional(parameter):
+            words.append(f"--{parameter.name} {name}")
+    return " ".join([*words, "[options]"])
+
+
+def _underscored(arguments: list[str]) -> list[str]:
+    """--vocab-size=8 → --vocab_size=8: jsonargparse takes Python's names."""
+    return [
+        re.sub(r"^--[\w.-]+", lambda found: "--" + found[0][2:].replace("-", "_"), argument) for argument in arguments
+    ]

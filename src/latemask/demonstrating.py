@@ -1,0 +1,69 @@
+"""`latemask demo`: builtin text → tokenizer → pre-training → fill → exported encoder, in minutes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from latemask.console import say
+from latemask.errors import UserError
+from latemask.filling import Filler
+from latemask.recipe import load_recipe
+from latemask.run_folder import RunFolder
+from latemask.text import prepare
+from latemask.training import pretrain
+
+VOCABULARY = 4096
+EXAMPLES = (
+    "Return <mask> if the string is empty, otherwise return False.",
+    "If the file does not <mask>, an error is raised.",
+    "This method must be called before the <mask> method.",
+    "A list of <mask>.",
+)
+
+
+def demo(*, out: Path = Path("latemask-demo"), overwrite: bool = False) -> RunFolder:
+    """Do the whole job on text that is already on this machine: prepare, pre-train, fill, export.
+
+    Args:
+        out: Folder to write everything into.
+        overwrite: Start again where a demo ran before.
+    """
+    out, started = Path(out), time.monotonic()
+    say("1/3  collecting documentation that is on this machine, training a tokenizer")
+    data = prepare(builtin=True, out=out / "data", vocab_size=VOCABULARY, validation=0.03, overwrite=overwrite)
+    say("\n2/3  pre-training a small encoder that never sees a [MASK] (a few minutes)")
+    run = _run(out / "run", data.folder, overwrite)
+    say("\n3/3  what it learnt to put in the place of <mask>")
+    _show_examples(run)
+    _show_result(run, out, time.monotonic() - started)
+    return run
+
+
+def _run(folder: Path, data: Path, overwrite: bool) -> RunFolder:
+    run = RunFolder(folder)
+    if run.recipe_file.is_file() and not overwrite:  # a demo that was interrupted, or is there already
+        return pretrain(run.recipe_file, data=data, out=folder, resume=True)
+    return pretrain(load_recipe("demo"), data=data, out=folder, overwrite=overwrite)
+
+
+def _show_examples(run: RunFolder) -> None:
+    filler = Filler(run.path)
+    for text in EXAMPLES:
+        (predictions,) = filler.predict(text, top=4)
+        say(f"  {text}\n      " + ", ".join(f"{p.token or '(space)'} {p.probability:.0%}" for p in predictions))
+
+
+def _show_result(run: RunFolder, out: Path, seconds: float) -> None:
+    losses = [row["loss"] for row in run.metrics() if "loss" in row]
+    if not losses:
+        raise UserError(f"{run.metrics_file} holds no losses; pass --overwrite to start again")
+    say(
+        f"\nloss {losses[0]:.2f} -> {losses[-1]:.2f}, {seconds / 60:.1f} minutes\n"
+        f"  run      {run.path}      (recipe.yaml, metrics.jsonl, tensorboard/, model/)\n"
+        f"  encoder  {run.encoder}  (opens with AutoModel.from_pretrained)\n\n"
+        "next:\n"
+        f'  latemask fill {run.path} "Raise an <mask> if the value is not valid."\n'
+        f"  tensorboard --logdir {run.path}/tensorboard\n"
+        "  latemask prepare YOUR-TEXT/ --out data && latemask pretrain small --data data"
+    )
