@@ -1,0 +1,82 @@
+"""Everything the tests need is made on the spot: no network, no file from outside."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["TOKENIZERS_PARALLELISM"] = "true"
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from latemask.masking import COLLATORS
+from latemask.model import build_model, complete_recipe
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, TrainRecipe
+from latemask.text import PreparedData, Vocabulary, prepare
+from latemask.text.builtin import BuiltinReader
+
+torch.set_num_threads(1)  # tiny matrices: a second thread costs more than it brings
+
+FAMILIES = ("modernbert", "roberta", "roberta-prelayernorm", "bert")
+KINDS = ("inside", "self", "cross", "cross-only")
+VOCABULARY = Vocabulary(size=300, bos=0, eos=2, pad=1, mask=4, special=(0, 1, 2, 3, 4))
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small part of the builtin text as a .txt file: one document for each source file."""
+    path = tmp_path_factory.mktemp("corpus") / "docs.txt"
+    documents = BuiltinReader(limit=400_000).run()
+    path.write_text("\n\n".join(doc.text.replace("\n\n", "\n") for doc in documents), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    """The corpus, prepared with a small vocabulary."""
+    return prepare([corpus], out=tmp_path_factory.mktemp("prepared") / "data", vocab_size=1000, validation=0.1)
+
+
+def tiny_recipe(**changes: object) -> Recipe:
+    """A recipe that trains in a blink; dotted keys are not needed, sections are given whole."""
+    base = Recipe(
+        length=32,
+        encoder=EncoderRecipe(layers=3, width=32, heads=2),
+        mask=MaskRecipe(rate=0.4),
+        train=TrainRecipe(batch_size=8, log_every=1, eval_every=1000, save_every=1000, learning_rate=3e-3),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def joining(kind: str, **changes: object) -> Recipe:
+    """A tiny late recipe of one kind."""
+    return tiny_recipe(join=JoinRecipe(kind=kind, **changes))  # type: ignore[arg-type]
+
+
+def make_model(recipe: Recipe, vocabulary: Vocabulary = VOCABULARY):
+    """Build the recipe's model, the same one every time, in a state where every weight matters."""
+    torch.manual_seed(0)
+    model = build_model(complete_recipe(recipe, vocabulary), vocabulary).eval()
+    with torch.no_grad():  # larger than a fresh start, so that a wrong term shows
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.05)
+    return model
+
+
+def make_rows(count: int = 4, length: int = 32, seed: int = 0) -> np.ndarray:
+    """Rows of random words behind <s>."""
+    rows = np.random.default_rng(seed).integers(5, VOCABULARY.size, (count, length))
+    rows[:, 0] = VOCABULARY.bos
+    return rows
+
+
+def make_batch(recipe: Recipe, rows: np.ndarray | None = None, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Samples 0, 1, 2… over the given rows, as the recipe's model takes them."""
+    rows = make_rows(length=recipe.length) if rows is None else rows
+    samples = [{"ids": row, "index": index} for index, row in enumerate(rows)]
+    return COLLATORS[recipe.objective](recipe.counts, VOCABULARY, seed)(samples)

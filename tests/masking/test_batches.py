@@ -1,0 +1,45 @@
+"""Batches: late and early models get the same masks, laid out for each."""
+
+import numpy as np
+import torch
+
+from latemask.masking import EarlyMaskCollator, LateMaskCollator, draw_masks
+from latemask.recipe import MaskCounts, MaskRecipe
+from tests.conftest import VOCABULARY, make_rows
+
+COUNTS = MaskCounts.of(MaskRecipe(rate=0.4, random=0.2, keep=0.2, drop=0.1), 32)
+ROWS = make_rows(6)
+SAMPLES = [{"ids": row, "index": index} for index, row in enumerate(ROWS)]
+MASKS = draw_masks(ROWS, np.arange(6), COUNTS, VOCABULARY, 0)
+
+
+def test_the_late_batch_holds_no_token_of_a_hidden_position():
+    batch = LateMaskCollator(COUNTS, VOCABULARY)(SAMPLES)
+    rows = torch.from_numpy(MASKS.ids)
+    assert torch.equal(batch["visible_ids"], rows.gather(1, batch["visible_positions"]))
+    hidden = torch.from_numpy(np.concatenate([MASKS.masked, MASKS.dropped], axis=1))
+    assert not (batch["visible_positions"][:, :, None] == hidden[:, None, :]).any()
+
+
+def test_late_labels_are_the_true_tokens_first_of_masked_then_of_corrupted():
+    batch = LateMaskCollator(COUNTS, VOCABULARY)(SAMPLES)
+    corrupted = batch["visible_positions"].gather(1, batch["corrupted_slots"])
+    positions = torch.cat((batch["masked_positions"], corrupted), dim=1)
+    assert torch.equal(batch["labels"], torch.from_numpy(ROWS).gather(1, positions))
+    assert batch["labels"].shape == (6, COUNTS.predicted)
+
+
+def test_the_early_batch_has_mask_tokens_exactly_at_masked_positions_and_nothing_dropped():
+    batch = EarlyMaskCollator(COUNTS, VOCABULARY)(SAMPLES)
+    for ids, positions, masked, dropped in zip(
+        batch["input_ids"], batch["positions"], MASKS.masked, MASKS.dropped, strict=True
+    ):
+        assert positions[ids == VOCABULARY.mask].tolist() == masked.tolist()
+        assert not set(positions.tolist()) & set(dropped)
+
+
+def test_early_and_late_predict_the_same():
+    late, early = LateMaskCollator(COUNTS, VOCABULARY)(SAMPLES), EarlyMaskCollator(COUNTS, VOCABULARY)(SAMPLES)
+    assert torch.equal(late["labels"], early["labels"])
+    predicted = early["positions"].gather(1, early["predicted_slots"])
+    assert torch.equal(torch.from_numpy(ROWS).gather(1, predicted), early["labels"])

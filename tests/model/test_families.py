@@ -1,0 +1,71 @@
+"""Every encoder family, opened, is the stock Hugging Face model."""
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from latemask.errors import UserError
+from latemask.model.families import FAMILIES, family_of
+from latemask.recipe import EncoderRecipe
+from tests.conftest import FAMILIES as NAMES
+from tests.conftest import make_batch, make_model, make_rows, tiny_recipe
+
+
+def model_of(family: str):
+    return make_model(tiny_recipe(encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2)))
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_with_nothing_hidden_the_output_is_the_plain_models(family):
+    model = model_of(family)
+    rows = torch.from_numpy(make_rows())
+    positions = torch.arange(32).expand(4, -1)
+    with torch.no_grad():
+        ours, _ = model.encode(rows, positions)
+        plain = model.encoder(input_ids=rows).last_hidden_state
+    torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_with_positions_hidden_the_output_is_the_plain_models_with_an_attention_mask_over_them(family):
+    model = model_of(family)
+    rows = torch.from_numpy(make_rows())
+    visible = make_batch(tiny_recipe())["visible_positions"]
+    present = torch.zeros(4, 32, dtype=torch.long).scatter(1, visible, 1)
+    with torch.no_grad():
+        ours, _ = model.encode(rows.gather(1, visible), visible)
+        plain = model.encoder(input_ids=rows, attention_mask=present).last_hidden_state
+    torch.testing.assert_close(ours, plain.gather(1, visible[..., None].expand(-1, -1, 32)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_the_pieces_of_an_opened_layer_make_the_stock_layer(family):
+    model = model_of(family)
+    opened, encoder = model.family, model.encoder
+    positions = torch.arange(32).expand(4, -1)
+    states = opened.embed(encoder, positions, ids=torch.from_numpy(make_rows()))
+    rotation = opened.rotation(encoder, states, positions)
+    layer = opened.layers(encoder)[1]
+    normed = opened.before_attention(layer, states)
+    keys, values = opened.keys_values(layer, normed, rotation)
+    attended = torch.nn.functional.scaled_dot_product_attention(opened.queries(layer, normed, rotation), keys, values)
+    ours = opened.after_attention(layer, attended.transpose(1, 2).flatten(2), states)
+    torch.testing.assert_close(ours, opened.run(layer, states, rotation), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_the_longest_input_is_what_the_recipe_asked_for(family):
+    model = model_of(family)
+    assert model.family.longest(model.encoder.config) == 32
+
+
+def test_sliding_windows_are_refused():
+    config = AutoConfig.for_model("modernbert", num_hidden_layers=4)
+    with pytest.raises(UserError, match="sliding-window"):
+        family_of(config)
+
+
+def test_an_unknown_family_is_refused_with_the_ones_there_are():
+    with pytest.raises(UserError, match="gpt2.*modernbert"):
+        family_of(AutoConfig.for_model("gpt2"))
+    assert set(NAMES) == set(FAMILIES)

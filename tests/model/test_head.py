@@ -1,0 +1,43 @@
+"""The head: the chunked loss and all its gradients are those of the plain form."""
+
+import torch
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+
+from latemask.model import head as head_module
+from latemask.model.head import PredictionHead
+
+
+def test_the_chunked_loss_and_its_gradients_equal_the_plain_ones(monkeypatch):
+    monkeypatch.setattr(head_module, "CHUNK_ROWS", 7)
+    torch.manual_seed(0)
+    head = PredictionHead(16, 50)
+    torch.nn.init.normal_(head.bias)
+    states = torch.randn(3, 11, 16, requires_grad=True)
+    words = torch.randn(50, 16, requires_grad=True)
+    labels = torch.randint(0, 50, (3, 11))
+    inputs = (states, words, *head.parameters())
+
+    chunked = head.loss(states, words, labels)
+    plain = F.cross_entropy(head.logits(states, words).flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(chunked, plain)
+    for ours, theirs in zip(
+        torch.autograd.grad(chunked, inputs), torch.autograd.grad(plain, inputs), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def largest_allocation(head, states, words, labels) -> int:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        head.loss(states, words, labels).backward()
+    return max(event.self_cpu_memory_usage for event in watched.events())
+
+
+def test_all_logits_are_never_in_memory_at_once(monkeypatch):
+    monkeypatch.setattr(head_module, "CHUNK_ROWS", 64)
+    head, words = PredictionHead(16, 1000), torch.randn(1000, 16, requires_grad=True)
+    states, labels = torch.randn(8, 128, 16, requires_grad=True), torch.zeros(8, 128, dtype=torch.long)
+    all_logits = states.shape[0] * states.shape[1] * 1000 * 4
+    assert largest_allocation(head, states, words, labels) <= all_logits / 8
+    monkeypatch.setattr(head_module, "CHUNK_ROWS", 1024)  # the measure itself can see them
+    assert largest_allocation(head, states, words, labels) >= all_logits

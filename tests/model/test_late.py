@@ -1,0 +1,156 @@
+"""Late masking: no leak, exact visible states, and every kind learns."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from latemask import LateMaskForPreTraining
+from latemask.model.config import LateMaskConfig
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe
+from tests.conftest import FAMILIES, KINDS, joining, make_batch, make_model, make_rows, tiny_recipe
+
+CORRUPTING = MaskRecipe(rate=0.4, random=0.2, keep=0.2, drop=0.1)
+
+
+def logits_of(model, batch):
+    with torch.no_grad():
+        return model(**{name: value for name, value in batch.items() if name != "labels"}).logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("positions", ["relative", "absolute"])
+def test_the_id_at_a_hidden_position_changes_no_encoder_state_and_no_logit(kind, positions):
+    recipe = replace(joining(kind, positions=positions), mask=CORRUPTING)
+    model, rows = make_model(recipe), make_rows()
+    batch = make_batch(recipe, rows)
+    other = rows.copy()
+    hidden = torch.ones(4, 32, dtype=torch.bool).scatter(1, batch["visible_positions"], False).numpy()
+    other[hidden] = 5 + (other[hidden] - 4) % 290
+    assert (other != rows).sum() == hidden.sum()
+    changed = make_batch(recipe, other)
+    states = [model.encode(b["visible_ids"], b["visible_positions"])[0] for b in (batch, changed)]
+    assert torch.equal(*states)
+    assert torch.equal(logits_of(model, batch), logits_of(model, changed))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inside_one_way_leaves_visible_states_as_the_stock_encoders_on_visible_tokens_alone(family):
+    recipe = tiny_recipe(encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2))
+    model, batch = make_model(recipe), make_batch(recipe)
+    visible = batch["visible_positions"]
+    with torch.no_grad():
+        stream, rotation = model.joined_stream(batch["visible_ids"], visible, batch["masked_positions"])
+        joined = model.joined_layers.run(stream, rotation, visible.shape[1])
+        joined = model.family.final_norm(model.encoder, joined)[:, : visible.shape[1]]
+        plain = model.encoder(
+            input_ids=batch["visible_ids"], position_ids=model.family.positions(model.encoder, visible)
+        ).last_hidden_state
+    torch.testing.assert_close(joined, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("two_way", [False, True])
+@pytest.mark.parametrize("mask", [MaskRecipe(rate=0.4), CORRUPTING], ids=["plain", "corrupting"])
+def test_inside_the_pruned_last_layer_equals_the_unpruned_one(family, two_way, mask):
+    recipe = tiny_recipe(
+        encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2), join=JoinRecipe(two_way=two_way), mask=mask
+    )
+    model, batch = make_model(recipe), make_batch(recipe)
+    visible = batch["visible_positions"].shape[1]
+    with torch.no_grad():
+        stream, rotation = model.joined_stream(
+            batch["visible_ids"], batch["visible_positions"], batch["masked_positions"]
+        )
+        everything = model.joined_layers.run(stream, rotation, visible)
+        pruned = model.joined_layers.run_to_predictions(stream, rotation, visible, batch["corrupted_slots"])
+    corrupted = everything.gather(1, batch["corrupted_slots"][..., None].expand(-1, -1, 32))
+    torch.testing.assert_close(pruned, torch.cat((everything[:, visible:], corrupted), dim=1), rtol=1e-4, atol=1e-5)
+
+
+def test_inside_with_all_layers_two_way_is_the_stock_encoder_with_the_mask_vector_as_a_word():
+    """The oracle of the joined layers: if [MASK]s join at the first layer, late is early with another word."""
+    recipe = tiny_recipe(join=JoinRecipe(layers=3, two_way=True))
+    model, batch = make_model(recipe), make_batch(recipe)
+    with torch.no_grad():
+        vectors = torch.cat((model.words[batch["visible_ids"]], model.mask_vector.expand(4, 13, -1)), dim=1)
+        positions = torch.cat((batch["visible_positions"], batch["masked_positions"]), dim=1)
+        plain = model.encoder(inputs_embeds=vectors, position_ids=positions).last_hidden_state[:, -13:]
+        ours = model.join_inside(batch["visible_ids"], batch["visible_positions"], batch["masked_positions"], None)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_two_way_differs_from_one_way():
+    one, two = (make_model(joining("inside", two_way=two_way)) for two_way in (False, True))
+    two.load_state_dict(one.state_dict())
+    batch = make_batch(joining("inside"))
+    assert not torch.allclose(logits_of(one, batch), logits_of(two, batch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_over_fits_one_small_batch(kind):
+    recipe = joining(kind)
+    torch.manual_seed(0)
+    model, batch = make_model(recipe).train(), make_batch(recipe)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_of_every_kind_gets_a_gradient(kind, family):
+    recipe = replace(joining(kind), encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2))
+    model = make_model(recipe).train()
+    model(**make_batch(recipe)).loss.backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("positions", ["relative", "absolute"])
+def test_saving_and_loading_keeps_the_loss_to_the_bit(kind, positions, tmp_path):
+    recipe = joining(kind, positions=positions)
+    model, batch = make_model(recipe), make_batch(recipe)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").is_file()
+    loaded = LateMaskForPreTraining.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(**batch).loss, model(**batch).loss)
+
+
+def test_the_mask_vector_is_no_row_of_the_word_table():
+    model = make_model(joining("inside"))
+    assert model.words.shape == (300, 32)
+    model(**make_batch(joining("inside"))).loss.backward()
+    assert model.mask_vector.grad.abs().sum() > 0
+    assert not (model.words.detach() == model.mask_vector.detach()).all(dim=1).any()
+
+
+def test_dropped_positions_of_cross_only_do_not_matter_to_the_rest():
+    recipe = joining("cross-only")
+    model, batch = make_model(recipe), make_batch(recipe)
+    fewer = {**batch, "masked_positions": batch["masked_positions"][:, :5]}
+    torch.testing.assert_close(logits_of(model, batch)[:, :5], logits_of(model, fewer), rtol=1e-4, atol=1e-5)
+
+
+def test_a_new_model_starts_from_the_encoders_own_initialisation():
+    torch.manual_seed(0)
+    recipe = tiny_recipe(encoder=EncoderRecipe(family="roberta", layers=2, width=256, heads=4))
+    from latemask.model import build_model, complete_recipe
+    from tests.conftest import VOCABULARY
+
+    model = build_model(complete_recipe(recipe, VOCABULARY), VOCABULARY)
+    assert model.encoder.encoder.layer[0].intermediate.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.mask_vector.std().item() == pytest.approx(0.02, rel=0.3)
+    assert model.encoder.pooler is None
+
+
+def test_the_config_survives_json(tmp_path):
+    LateMaskConfig(join="cross", join_layers=3, positions="absolute", length=77).save_pretrained(tmp_path)
+    loaded = LateMaskConfig.from_pretrained(tmp_path)
+    assert (loaded.join, loaded.join_layers, loaded.positions, loaded.length) == ("cross", 3, "absolute", 77)
+    assert loaded.encoder.model_type == "roberta"
