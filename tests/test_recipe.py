@@ -1,0 +1,97 @@
+"""Recipes: YAML in and out, overrides, and what cannot run is refused with its key."""
+
+from dataclasses import replace
+
+import pytest
+
+from latemask.errors import UserError
+from latemask.recipe import Recipe, bundled_recipes, check_recipe, differences, dump_recipe, load_recipe
+from tests.conftest import tiny_recipe
+
+
+def recipe_file(tmp_path, text: str):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_survives_yaml(tmp_path):
+    recipe = load_recipe("3ml-base", {"mask": {"rate": 0.3, "drop": 0.25}})
+    assert load_recipe(recipe_file(tmp_path, dump_recipe(recipe))) == recipe
+
+
+def test_overrides_win_and_the_rest_stays(tmp_path):
+    path = recipe_file(tmp_path, "length: 64\nmask: {rate: 0.3, drop: 0.1}\n")
+    recipe = load_recipe(path, {"mask": {"rate": 0.5}})
+    assert (recipe.length, recipe.mask.rate, recipe.mask.drop) == (64, 0.5, 0.1)
+
+
+def test_an_empty_recipe_is_all_defaults(tmp_path):
+    assert load_recipe(recipe_file(tmp_path, "")) == Recipe()
+
+
+@pytest.mark.parametrize("name", bundled_recipes())
+def test_every_bundled_recipe_loads_and_has_a_budget(name):
+    recipe = load_recipe(name)
+    check_recipe(recipe)
+    assert (recipe.budget.steps or recipe.budget.tokens or recipe.budget.flops) is not None
+
+
+def test_the_recipes_that_were_promised_are_there():
+    promised = {"demo", "small", "3ml-base", "3ml-large", "mlm-base", "mlm-large", "mini-base", "mini-base-early"}
+    assert promised <= set(bundled_recipes())
+
+
+def test_mini_base_and_its_early_form_differ_in_the_masks_only():
+    changed = {line.split(":")[0] for line in differences(load_recipe("mini-base"), load_recipe("mini-base-early"))}
+    assert changed <= {"objective", "mask.rate"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mask: {rat: 0.4}", r"unknown key 'mask\.rat' \(did you mean 'mask\.rate'\?\)"),
+        ("lenght: 64", r"unknown key 'lenght' \(did you mean 'length'\?\)"),
+        ("length: long", "length must be int, not 'long'"),
+        ("encoder: {ffn_width: wide}", "encoder.ffn_width must be int or null"),
+        ("objective: later", "objective must be one of 'late', 'early'"),
+        ("mask: 0.4", "'mask' must be a mapping"),
+        ("[1, 2]", "must be a mapping"),
+        ("mask: {", "is not a YAML recipe"),
+        ("mask: !!python/object/apply:os.system ['true']", "is not a YAML recipe"),
+        ("mask: {rate: 1.5}", "mask.rate is 1.5"),
+        ("mask: {rate: 0}", "mask.rate is 0"),
+        ("mask: {rate: .nan}", "mask.rate is nan"),
+        ("mask: {rate: 0.99}", "leaves nothing visible in a row of 128"),
+        ("mask: {rate: 0.5, drop: 0.49}", "leaves nothing visible"),
+        ("mask: {rate: 0.001}", "predicts nothing in a row of 128"),
+        ("mask: {random: 0.5, keep: 0.5}", "leave no position masked"),
+        ("encoder: {width: 100, heads: 3}", "encoder.heads 3 does not divide encoder.width 100"),
+        ("encoder: {layers: 0}", "encoder.layers is 0"),
+        ("encoder: {max_length: 64}", "shorter than length 128"),
+        ("join: {layers: 13}", "join.layers 13 is more than encoder.layers 12"),
+        ("join: {kind: self, two_way: true}", "join.two_way is for"),
+        ("train: {learning_rate: -1}", "train.learning_rate is -1"),
+        ("train: {warmup: 100}", "share of the steps"),
+        ("budget: {steps: 10, tokens: 100}", "budget has steps and tokens"),
+        ("budget: {flops: 0}", "budget.flops is 0"),
+        ("seed: -1", "seed is -1"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(tmp_path, text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load_recipe(recipe_file(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_not_there_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(UserError, match=r"no recipe at 'smal' \(did you mean 'small'\?\)"):
+        load_recipe("smal")
+    with pytest.raises(UserError, match="is a folder"):
+        load_recipe(tmp_path)
+
+
+def test_differences_name_the_keys():
+    old = tiny_recipe()
+    new = replace(old, length=64, mask=replace(old.mask, rate=0.5))
+    assert differences(old, new) == ["length: 32 -> 64", "mask.rate: 0.4 -> 0.5"]

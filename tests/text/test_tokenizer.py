@@ -1,0 +1,72 @@
+"""The tokenizer: RoBERTa's special tokens, any byte survives, other people's tokenizers work."""
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
+
+from latemask.errors import UserError
+from latemask.text.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer, vocabulary_of
+
+TEXTS = ["the quick brown fox jumps over the lazy dog", "the dog and the fox are friends"] * 20
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(iter(TEXTS), 300)
+
+
+def test_special_tokens_have_robertas_ids(tokenizer):
+    assert [tokenizer.convert_tokens_to_ids(t) for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")] == [0, 1, 2, 3, 4]
+    vocabulary = vocabulary_of(tokenizer)
+    assert (vocabulary.bos, vocabulary.pad, vocabulary.eos, vocabulary.mask) == (0, 1, 2, 4)
+    assert vocabulary.special == (0, 1, 2, 3, 4)
+    assert vocabulary.size == len(tokenizer)
+
+
+def test_one_text_and_two_are_framed_like_robertas(tokenizer):
+    one, two = tokenizer("the dog").input_ids, tokenizer("the dog", "the fox").input_ids
+    assert (one[0], one[-1]) == (0, 2)
+    assert two == [*one, 2, *tokenizer("the fox").input_ids[1:]]
+
+
+@pytest.mark.parametrize("text", ["naïve café", "日本語", "tab\tand\nnewline", "\x00\x7f", "🙂 emoji"])
+def test_any_text_comes_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True).removeprefix(" ") == text
+
+
+def test_a_mask_swallows_the_space_before_it(tokenizer):
+    assert tokenizer.convert_ids_to_tokens(tokenizer("the <mask> dog").input_ids) == ["<s>", "Ġthe", "<mask>", "Ġdog", "</s>"]
+
+
+def test_it_takes_words_for_tagging(tokenizer):
+    assert tokenizer(["the", "dog"], is_split_into_words=True).word_ids() == [None, 0, 1, None]
+
+
+def test_saved_and_loaded_it_is_the_same_and_names_a_class_older_transformers_know(tokenizer, tmp_path):
+    save_tokenizer(tokenizer, tmp_path, max_length=77)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded("the quick <mask>").input_ids == tokenizer("the quick <mask>").input_ids
+    assert loaded.model_max_length == 77
+    assert '"PreTrainedTokenizerFast"' in (tmp_path / "tokenizer_config.json").read_text()
+
+
+def test_berts_names_for_special_tokens_will_do(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(vocab={w: i for i, w in enumerate(words)}).save_pretrained(tmp_path)
+    vocabulary = vocabulary_of(load_tokenizer(tmp_path))
+    assert (vocabulary.bos, vocabulary.eos, vocabulary.pad, vocabulary.mask) == (2, 3, 0, 4)
+
+
+def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
+    plain = Tokenizer(models.WordLevel({"a": 0, "<s>": 1}, unk_token="a"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", eos_token="<s>")
+    with pytest.raises(UserError, match="no pad and no mask token"):
+        vocabulary_of(wrapped)
+
+
+def test_a_missing_tokenizer_is_one_clear_line(tmp_path):
+    with pytest.raises(UserError, match="no tokenizer at") as caught:
+        load_tokenizer(tmp_path / "nothing")
+    assert "\n" not in str(caught.value)
