@@ -38,7 +38,16 @@ def test_every_bundled_recipe_loads_and_has_a_budget(name):
 
 
 def test_the_recipes_that_were_promised_are_there():
-    promised = {"demo", "small", "3ml-base", "3ml-large", "mlm-base", "mlm-large", "mini-base", "mini-base-early"}
+    promised = {
+        "demo",
+        "small",
+        "3ml-base",
+        "3ml-large",
+        "mlm-base",
+        "mlm-large",
+        "mini-base",
+        "mini-base-early",
+    }
     assert promised <= set(bundled_recipes())
 
 

@@ -120,7 +120,7 @@ class _Parser:
         )
         self._describe(function)
         for name in self.positionals:
-            many = {"nargs": "*"} if _is_optional(inspect.signature(function).parameters[name]) else {}
+            many: dict[str, Any] = {"nargs": "*"} if _is_optional(inspect.signature(function).parameters[name]) else {}
             self.parser.add_argument(name, type=str, help=self.texts[name], **many)
         for flag in self.flags:
             self.parser.add_argument(f"--{flag}", action="store_true", help=self.texts[flag])

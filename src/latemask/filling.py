@@ -85,7 +85,11 @@ class Filler:
                 "visible_positions": positions[None, ~is_mask],
                 "masked_positions": positions[None, is_mask],
             }
-        return {"input_ids": ids[None], "positions": positions[None], "predicted_slots": positions[None, is_mask]}
+        return {
+            "input_ids": ids[None],
+            "positions": positions[None],
+            "predicted_slots": positions[None, is_mask],
+        }
 
 
 def _data_tokenizer(run: RunFolder) -> Path:

@@ -1,12 +1,12 @@
 """The folder of a run: it documents itself, and is never overwritten without being asked.
 
-    RUN/recipe.yaml       the recipe as it ran, every key spelled out
-    RUN/run.json          status, data, versions, what was planned and spent
-    RUN/metrics.jsonl     one line for every log and validation
-    RUN/tensorboard/      the same for TensorBoard
-    RUN/checkpoints/      the last few, to resume from
-    RUN/model/            the pre-training model at the end
-    RUN/encoder/          the exported encoder
+RUN/recipe.yaml       the recipe as it ran, every key spelled out
+RUN/run.json          status, data, versions, what was planned and spent
+RUN/metrics.jsonl     one line for every log and validation
+RUN/tensorboard/      the same for TensorBoard
+RUN/checkpoints/      the last few, to resume from
+RUN/model/            the pre-training model at the end
+RUN/encoder/          the exported encoder
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from latemask.errors import UserError
 from latemask.files import write_json_atomically, write_text_atomically
 from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
 
-_CHECKPOINT_FILES = ("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+_CHECKPOINT_FILES = (
+    "trainer_state.json",
+    "model.safetensors",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,10 @@ def test_the_early_batch_has_mask_tokens_exactly_at_masked_positions_and_nothing
 
 
 def test_early_and_late_predict_the_same():
-    late, early = LateMaskCollator(COUNTS, VOCABULARY)(SAMPLES), EarlyMaskCollator(COUNTS, VOCABULARY)(SAMPLES)
+    late, early = (
+        LateMaskCollator(COUNTS, VOCABULARY)(SAMPLES),
+        EarlyMaskCollator(COUNTS, VOCABULARY)(SAMPLES),
+    )
     assert torch.equal(late["labels"], early["labels"])
     predicted = early["positions"].gather(1, early["predicted_slots"])
     assert torch.equal(torch.from_numpy(ROWS).gather(1, predicted), early["labels"])

@@ -28,7 +28,9 @@ def test_shuffled_leaves_little_in_place_and_differs_between_epochs():
 
 
 def test_streams_and_seeds_and_indices_give_different_numbers():
-    drawn = [draws(key(seed, stream, np.array([index])), 4)[0] for seed in (0, 1) for stream in (0, 1) for index in (0, 1)]
+    drawn = [
+        draws(key(seed, stream, np.array([index])), 4)[0] for seed in (0, 1) for stream in (0, 1) for index in (0, 1)
+    ]
     assert len({tuple(row) for row in drawn}) == 8
 
 

@@ -26,7 +26,9 @@ def test_an_epoch_holds_every_row_once_and_each_epoch_has_its_own_order(rows):
 def test_a_row_that_comes_round_has_a_new_mask(rows, data):
     count = len(rows)
     dataset = SampleDataset(rows, 2 * count)
-    again = count + int(np.flatnonzero(dataset.row_numbers(np.arange(count, 2 * count)) == dataset.row_numbers(np.array([0])))[0])
+    again = count + int(
+        np.flatnonzero(dataset.row_numbers(np.arange(count, 2 * count)) == dataset.row_numbers(np.array([0])))[0]
+    )
     collate = LateMaskCollator(MaskCounts.of(MaskRecipe(), 32), data.vocabulary)
     one, two = collate([dataset[0]]), collate([dataset[again]])
     assert (dataset[0]["ids"] == dataset[again]["ids"]).all()

@@ -66,6 +66,6 @@ def test_sliding_windows_are_refused():
 
 
 def test_an_unknown_family_is_refused_with_the_ones_there_are():
-    with pytest.raises(UserError, match="gpt2.*modernbert"):
+    with pytest.raises(UserError, match=r"gpt2.*modernbert"):
         family_of(AutoConfig.for_model("gpt2"))
     assert set(NAMES) == set(FAMILIES)

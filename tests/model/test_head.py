@@ -21,9 +21,7 @@ def test_the_chunked_loss_and_its_gradients_equal_the_plain_ones(monkeypatch):
     chunked = head.loss(states, words, labels)
     plain = F.cross_entropy(head.logits(states, words).flatten(0, 1), labels.flatten())
     torch.testing.assert_close(chunked, plain)
-    for ours, theirs in zip(
-        torch.autograd.grad(chunked, inputs), torch.autograd.grad(plain, inputs), strict=True
-    ):
+    for ours, theirs in zip(torch.autograd.grad(chunked, inputs), torch.autograd.grad(plain, inputs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 

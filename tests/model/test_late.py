@@ -54,7 +54,9 @@ def test_inside_one_way_leaves_visible_states_as_the_stock_encoders_on_visible_t
 @pytest.mark.parametrize("mask", [MaskRecipe(rate=0.4), CORRUPTING], ids=["plain", "corrupting"])
 def test_inside_the_pruned_last_layer_equals_the_unpruned_one(family, two_way, mask):
     recipe = tiny_recipe(
-        encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2), join=JoinRecipe(two_way=two_way), mask=mask
+        encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2),
+        join=JoinRecipe(two_way=two_way),
+        mask=mask,
     )
     model, batch = make_model(recipe), make_batch(recipe)
     visible = batch["visible_positions"].shape[1]

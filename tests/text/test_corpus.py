@@ -53,7 +53,15 @@ def test_odd_characters_survive(tmp_path):
 
 
 def test_broken_jsonl_lines_are_skipped_counted_and_named(tmp_path):
-    lines = ['{"text": "fine"}', "{broken", '{"title": "no text"}', "[1]", '{"text": 3}', r'{"text": "\ud800"}', '{"text": "end"}']
+    lines = [
+        '{"text": "fine"}',
+        "{broken",
+        '{"title": "no text"}',
+        "[1]",
+        '{"text": 3}',
+        r'{"text": "\ud800"}',
+        '{"text": "end"}',
+    ]
     path = write(tmp_path / "a.jsonl", "\n".join(lines))
     texts, problems = read(path)
     assert texts == ["fine", "end"]
@@ -89,7 +97,11 @@ def test_a_file_that_is_not_text_is_named(tmp_path, name, content, message):
 
 
 def test_a_missing_file_an_empty_folder_and_a_glob_without_match_are_named(tmp_path):
-    for given, message in [("nothing.txt", "no such file"), (".", "holds no .txt"), ("*.txt", "holds no .txt")]:
+    for given, message in [
+        ("nothing.txt", "no such file"),
+        (".", "holds no .txt"),
+        ("*.txt", "holds no .txt"),
+    ]:
         with pytest.raises(UserError, match=message):
             read(str(tmp_path / given))
 

@@ -16,7 +16,13 @@ def tokenizer():
 
 
 def test_special_tokens_have_robertas_ids(tokenizer):
-    assert [tokenizer.convert_tokens_to_ids(t) for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")] == [0, 1, 2, 3, 4]
+    assert [tokenizer.convert_tokens_to_ids(t) for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     vocabulary = vocabulary_of(tokenizer)
     assert (vocabulary.bos, vocabulary.pad, vocabulary.eos, vocabulary.mask) == (0, 1, 2, 4)
     assert vocabulary.special == (0, 1, 2, 3, 4)
@@ -35,7 +41,13 @@ def test_any_text_comes_back(tokenizer, text):
 
 
 def test_a_mask_swallows_the_space_before_it(tokenizer):
-    assert tokenizer.convert_ids_to_tokens(tokenizer("the <mask> dog").input_ids) == ["<s>", "Ġthe", "<mask>", "Ġdog", "</s>"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer("the <mask> dog").input_ids) == [
+        "<s>",
+        "Ġthe",
+        "<mask>",
+        "Ġdog",
+        "</s>",
+    ]
 
 
 def test_it_takes_words_for_tagging(tokenizer):

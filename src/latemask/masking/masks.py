@@ -70,6 +70,6 @@ def _with_random_tokens(ids: np.ndarray, where: np.ndarray, keys: np.ndarray, vo
 
 def slots_of(positions: np.ndarray, among: np.ndarray, length: int) -> np.ndarray:
     """Return where `positions` [B, n] stand in the sorted `among` [B, m] that holds them."""
-    present = np.zeros((len(among), length), np.int64)
+    present: np.ndarray = np.zeros((len(among), length), np.int64)
     np.put_along_axis(present, among, 1, axis=1)
     return np.take_along_axis(np.cumsum(present, axis=1) - 1, positions, axis=1)

@@ -95,7 +95,11 @@ class SelfLayer(nn.Module):
     def _attended(self, stream: Tensor, bias: Tensor | None, slots: Tensor | None) -> tuple[Tensor, Tensor | None]:
         normed = queries = self.norm(stream)
         if slots is not None:
-            stream, queries, bias = take_slots(stream, slots), take_slots(normed, slots), _bias_at(bias, slots)
+            stream, queries, bias = (
+                take_slots(stream, slots),
+                take_slots(normed, slots),
+                _bias_at(bias, slots),
+            )
         return stream + self.attention(queries, normed, bias), bias
 
 

@@ -34,7 +34,9 @@ class Family:
     def check(self, config: Any) -> None:
         """Refuse a variant on which leaving positions out would not be exact."""
 
-    def embed(self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
+    def embed(
+        self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None
+    ) -> Tensor:
         """Return the input of the first layer [B, S, D] for word ids or for vectors in their place."""
         raise NotImplementedError
 
@@ -88,7 +90,9 @@ def merge_heads(states: Tensor) -> Tensor:
 class BertFamily(Family):
     """BERT: post-norm, learned positions."""
 
-    def embed(self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
+    def embed(
+        self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None
+    ) -> Tensor:
         """Add word, position and segment vectors."""
         positions = self.positions(encoder, positions)
         return encoder.embeddings(input_ids=ids, inputs_embeds=vectors, position_ids=positions)
@@ -160,7 +164,9 @@ class ModernBertFamily(Family):
                 "original positions; latemask needs full attention in every layer (global_attn_every_n_layers=1)"
             )
 
-    def embed(self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
+    def embed(
+        self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None
+    ) -> Tensor:
         """Look words up; positions come in by rotation."""
         return encoder.embeddings(input_ids=ids, inputs_embeds=vectors)
 

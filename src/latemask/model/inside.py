@@ -53,7 +53,12 @@ class JoinedLayers:
         return self.family.after_attention(layer, attended, stream)
 
     def _last_layer(
-        self, layer: Any, stream: Tensor, rotation: Rotation | None, visible: int, corrupted_slots: Tensor | None
+        self,
+        layer: Any,
+        stream: Tensor,
+        rotation: Rotation | None,
+        visible: int,
+        corrupted_slots: Tensor | None,
     ) -> Tensor:
         normed = self.family.before_attention(layer, stream)
         keys, values = self.family.keys_values(layer, normed, rotation)
@@ -65,7 +70,13 @@ class JoinedLayers:
         return torch.cat((predicted[:, corrupted:], predicted[:, :corrupted]), dim=1) if corrupted else predicted
 
     def _attend(
-        self, layer: Any, from_visible: Tensor, from_masked: Tensor, keys: Tensor, values: Tensor, visible: int
+        self,
+        layer: Any,
+        from_visible: Tensor,
+        from_masked: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        visible: int,
     ) -> Tensor:
         """Attend from visible queries (may be none) and from [MASK]s; [B, queries, D] in that order."""
         dropout = self.family.attention_dropout(layer) if layer.training else 0.0

@@ -68,13 +68,15 @@ class LateMaskForPreTraining(EncoderForPreTraining):
         return self.predict(predicted, labels)
 
     def join_inside(
-        self, visible_ids: Tensor, visible_positions: Tensor, masked_positions: Tensor, corrupted_slots: Tensor | None
+        self,
+        visible_ids: Tensor,
+        visible_positions: Tensor,
+        masked_positions: Tensor,
+        corrupted_slots: Tensor | None,
     ) -> Tensor:
         """Run the first layers on the visible, the last on [visible ; [MASK]s]: states [B, P, D]."""
         stream, rotation = self.joined_stream(visible_ids, visible_positions, masked_positions)
-        predicted = self.joined_layers.run_to_predictions(
-            stream, rotation, visible_positions.shape[1], corrupted_slots
-        )
+        predicted = self.joined_layers.run_to_predictions(stream, rotation, visible_positions.shape[1], corrupted_slots)
         return self.family.final_norm(self.encoder, predicted)
 
     def joined_stream(self, visible_ids: Tensor, visible_positions: Tensor, masked_positions: Tensor) -> Any:

@@ -10,9 +10,7 @@ from latemask.errors import UserError
 from latemask.model.base import EncoderForPreTraining
 from latemask.model.build import MODELS
 
-_BY_TYPE: dict[str, type[EncoderForPreTraining]] = {
-    cls.config_class.model_type: cls for cls in MODELS.values()  # type: ignore[union-attr]
-}
+_BY_TYPE: dict[str, type[EncoderForPreTraining]] = {cls.config_class.model_type: cls for cls in MODELS.values()}
 
 
 def load_model(folder: Path) -> Any:

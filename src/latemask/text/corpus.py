@@ -70,7 +70,7 @@ def _expand(given: str) -> list[Source]:
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.is_file() and _is_supported(p) and not p.name.startswith("."))
     elif glob.has_magic(given):
-        found = sorted(p for p in map(Path, glob.glob(given, recursive=True)) if p.is_file() and _is_supported(p))
+        found = sorted(p for p in map(Path, glob.iglob(given, recursive=True)) if p.is_file() and _is_supported(p))
     else:
         raise UserError(f"{printable(given)}: no such file or folder")
     if not found:
@@ -112,7 +112,7 @@ class CorpusReader(BaseReader):
                 opened: Any = gzip.GzipFile(fileobj=raw) if source.path.suffix.lower() == ".gz" else raw
                 _refuse_binary(opened, source.path)
                 lines = self._decoded(opened, raw, source.path)
-                yield from self._jsonl(lines, source.path) if source.format == ".jsonl" else _paragraphs(lines)
+                yield from (self._jsonl(lines, source.path) if source.format == ".jsonl" else _paragraphs(lines))
         except (EOFError, gzip.BadGzipFile) as error:
             raise UserError(f"{printable(str(source.path))}: damaged gzip file ({error})") from None
         except OSError as error:

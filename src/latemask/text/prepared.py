@@ -1,9 +1,9 @@
 """A prepared data folder: what is in it, whether it is whole, and its rows.
 
-    DIR/manifest.json     counts, settings, versions, a checksum for every file; written last
-    DIR/tokenizer/        a Hugging Face tokenizer
-    DIR/train/*.ds        token shards with their .index
-    DIR/validation/*.ds
+DIR/manifest.json     counts, settings, versions, a checksum for every file; written last
+DIR/tokenizer/        a Hugging Face tokenizer
+DIR/train/*.ds        token shards with their .index
+DIR/validation/*.ds
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class TokenRows:
 
     def take(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the given rows as int64 [rows, length]."""
-        out = np.empty((len(rows), self.length), np.int64)
+        out: np.ndarray = np.empty((len(rows), self.length), np.int64)
         out[:, 0] = self.bos
         for target, row in zip(out, rows, strict=True):
             self._read(int(row) * (self.length - 1), target[1:])

@@ -14,6 +14,7 @@ from latemask.files import write_json_atomically
 
 # RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte must have a piece
 
 
@@ -81,7 +82,9 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
         "mask": tokenizer.mask_token_id,
     }
     if missing := [name for name, value in ids.items() if value is None]:
-        raise UserError(f"the tokenizer has no {' and no '.join(missing)} token; an encoder's tokenizer has all of them")
+        raise UserError(
+            f"the tokenizer has no {' and no '.join(missing)} token; an encoder's tokenizer has all of them"
+        )
     return Vocabulary(size=len(tokenizer), special=tuple(sorted(tokenizer.all_special_ids)), **ids)
 
 
@@ -100,8 +103,10 @@ def save_tokenizer(tokenizer: Any, folder: Path, max_length: int | None = None) 
 
 
 def copy_tokenizer(source: Path, folder: Path, max_length: int) -> None:
-    """Copy a tokenizer folder beside a model, with the model's longest input written in."""
-    shutil.copytree(source, folder, dirs_exist_ok=True)
+    """Copy a tokenizer beside a model, with the model's longest input written in."""
+    for name in _FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text("utf-8"))
     write_json_atomically(path, {**config, "model_max_length": max_length})

@@ -10,13 +10,17 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
+import torch
 from rich.progress import Progress, TaskID
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from latemask.console import is_interactive, progress_bar, say
 from latemask.errors import UserError
+from latemask.masking.randomness import key
 from latemask.run_folder import RunFolder
 
+_DROPOUT_STREAM = 3  # and one more for every process
 _KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm")
 
 
@@ -43,7 +47,12 @@ class MetricsCallback(TrainerCallback):
             control.should_evaluate = True
 
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **_: Any,
     ) -> None:
         """Append one line."""
         values = {name: logs[name] for name in _KEPT if name in logs}
@@ -59,7 +68,7 @@ class MetricsCallback(TrainerCallback):
         }
         with self.run.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        loss = values.get("loss", values.get("eval_loss"))
+        loss = float(values.get("loss", values.get("eval_loss", 0.0)))
         if not math.isfinite(loss):
             raise UserError(
                 f"the loss is {loss} at step {step}: the run has diverged. Lower train.learning_rate or raise "
@@ -90,7 +99,12 @@ class ProgressCallback(TrainerCallback):
             self.bar.update(self.task, completed=state.global_step)
 
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **_: Any,
     ) -> None:
         """Show the loss and the speed."""
         if "eval_loss" in logs:
@@ -118,6 +132,21 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+class StepRandomness(TrainerCallback):
+    """Makes dropout a pure function of (seed, rank, step), so that a resumed run draws what it would have drawn.
+
+    The Trainer restores the state of the generator, but making a new data loader iterator then draws from it.
+    """
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Start the generators of this step."""
+        number = key(self.seed, _DROPOUT_STREAM + args.process_index, np.array([state.global_step]))[0]
+        torch.manual_seed(int(number >> np.uint64(1)))
 
 
 class StopOnSignal(TrainerCallback):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -69,11 +70,13 @@ def prepare(
     if done := _already_done(out, settings, overwrite):
         return done
     datatrove_logger.disable("datatrove")
+    reused = _reused_tokenizer(tokenizer)
 
     survey = _Survey()
     with text.progress("reading") as advance:
         texts = survey.of(text.documents(advance))
-        encoder = _tokenizer(texts, vocab_size, tokenizer)
+        encoder = reused or train_tokenizer(texts, vocab_size)
+        deque(texts, maxlen=0)  # training has read them all; without it the survey still has to see them
     survey.check(text.problems, validation)
 
     _clear(out)
@@ -166,13 +169,11 @@ class _Survey:
         return max(int(share * 2**64), self.smallest_hash + 1) if share > 0 else 0
 
 
-def _tokenizer(texts: Iterator[str], vocab_size: int, reuse: str | None) -> Any:
-    if reuse is None:
-        return train_tokenizer(texts, vocab_size)
-    tokenizer = load_tokenizer(reuse)
+def _reused_tokenizer(folder_or_id: str | None) -> Any:
+    if folder_or_id is None:
+        return None
+    tokenizer = load_tokenizer(folder_or_id)
     vocabulary_of(tokenizer)
-    for _ in texts:  # the survey still has to see every document
-        pass
     return tokenizer
 
 
@@ -242,7 +243,10 @@ def _finish(out: Path, tokenizer: Any, token_bytes: int, settings: dict[str, Any
             path.relative_to(out).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for path in files
         },
-        "versions": {"latemask": __version__, **{name: importlib.metadata.version(name) for name in packages}},
+        "versions": {
+            "latemask": __version__,
+            **{name: importlib.metadata.version(name) for name in packages},
+        },
     }
     write_json_atomically(out / MANIFEST, manifest)
     return PreparedData.open(out, verify=False)

@@ -18,11 +18,11 @@ from latemask.exporting import export
 from latemask.masking import COLLATORS, SampleDataset
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import Recipe, check_recipe, load_recipe
+from latemask.run_folder import RunFolder
 from latemask.text import PreparedData
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
 from latemask.training.arguments import training_arguments
-from latemask.training.callbacks import MetricsCallback, ProgressCallback, StopOnSignal
-from latemask.run_folder import RunFolder
+from latemask.training.callbacks import MetricsCallback, ProgressCallback, StepRandomness, StopOnSignal
 
 
 def pretrain(
@@ -172,6 +172,7 @@ def _trainer(job: _Job, run: RunFolder, done: int, stop: StopOnSignal) -> Traine
         callbacks=[
             MetricsCallback(run, job.batch_tokens, job.batch_flops, validation is not None),
             ProgressCallback(job.batch_tokens),
+            StepRandomness(job.recipe.seed),
             stop,
         ],
     )
@@ -193,7 +194,10 @@ def _announce(job: _Job, run: RunFolder, model: Any, done: int) -> None:
 def _stopped(job: _Job, run: RunFolder, step: int, received: int | None) -> None:
     run.update(status="stopped", stopped_at=step)
     command = f"latemask pretrain {run.recipe_file} --data {job.data.folder} --out {run.path} --resume"
-    raise Interrupted(f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {command}", received or 0)
+    raise Interrupted(
+        f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {command}",
+        received or 0,
+    )
 
 
 def _finish(job: _Job, run: RunFolder, model: Any) -> None:

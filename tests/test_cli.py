@@ -1,0 +1,143 @@
+"""The command line: help for everything, mistakes in a line or two with exit code 2, never a traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+from latemask import __version__
+from latemask.cli import VERBS, main
+from latemask.recipe import Recipe
+from tests.conftest import tiny_recipe
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_help_lists_the_verbs(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(f"  {verb} " in out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_a_sentence_for_every_option(capsys, verb):
+    import inspect
+
+    code, out, _ = run(capsys, verb, "--help")
+    assert code == 0
+    words = " ".join(out.split())
+    for parameter in inspect.signature(VERBS[verb].load()).parameters.values():
+        option = parameter.name if parameter.kind is parameter.POSITIONAL_OR_KEYWORD else f"--{parameter.name}"
+        assert f" {option.replace('_', '-')} " in words
+    for line in out.splitlines():
+        if line.startswith("  --"):  # the option's text follows on its line or on the next
+            following = out[out.index(line) + len(line) :].split("\n")[1]
+            assert len(line.split("  ")) > 2 or following.startswith(" " * 10), line
+
+
+def test_pretrain_help_has_every_key_of_a_recipe(capsys):
+    _, out, _ = run(capsys, "pretrain", "--help")
+    for section, value in vars(tiny_recipe()).items():
+        for key in getattr(value, "__dataclass_fields__", {}):
+            assert f"--{section}.{key}".replace("_", "-") in out
+    assert "Share of a row that is predicted." in out
+
+
+@pytest.mark.parametrize("module", [["-m", "latemask"], ["-c", "from latemask.cli import main; main()"]])
+def test_the_module_runs_as_a_program(module):
+    done = subprocess.run([sys.executable, *module, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"latemask {__version__}\n"
+
+
+def test_help_does_not_load_torch():
+    code = "import sys; from latemask.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_dashes_and_underscores_are_both_understood(capsys, tmp_path, corpus):
+    for number, option in enumerate(("--vocab-size", "--vocab_size")):
+        assert run(capsys, "prepare", corpus, "--out", tmp_path / str(number), f"{option}=300")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretain"], "unknown verb 'pretain' (did you mean 'pretrain'?)"),
+        (["prepare"], "missing out; usage: latemask prepare [INPUTS ...] --out OUT"),
+        (["prepare", "x.txt", "--out"], "argument --out: expected one argument"),
+        (["prepare", "nothing.txt", "--out", "o"], "nothing.txt: no such file or folder"),
+        (["prepare", "--bultin", "--out", "o"], "unknown option '--bultin' (did you mean '--builtin'?)"),
+        (
+            ["prepare", "--builtin", "--out", "o", "--vocab-size", "many"],
+            "vocab_size must be int, not 'many'",
+        ),
+        (["pretrain", "demo", "--data", "nowhere"], "nowhere: no such folder; run: latemask prepare"),
+        (["pretrain", "dem", "--data", "d"], "no recipe at 'dem' (did you mean 'demo'?)"),
+        (["pretrain", "demo", "--data", "d", "--mask.rte", "0.4"], "(did you mean '--mask.rate'?)"),
+        (["pretrain", "demo", "--data", "d", "--mask.rate", "1.4"], "mask.rate is 1.4"),
+        (["pretrain", "demo", "--data", "d", "--mask.rate", "x"], "mask.rate must be float, not 'x'"),
+        (["pretrain", "demo", "--data", "d", "--encoder.heads", "5"], "encoder.heads 5 does not divide"),
+        (["fill", "nowhere", "<mask>"], "nowhere: no such folder"),
+        (["export", "nowhere", "--out", "o"], "nowhere: no such folder"),
+        (["export", "a", "b", "--out", "o"], "unexpected argument 'b'; usage: latemask export RUN"),
+    ],
+)
+def test_a_mistake_is_a_line_or_two_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("latemask: ")
+    assert len(err.strip().splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_override_reaches_the_run(capsys, tmp_path, data, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shape = ["--encoder.layers", 2, "--encoder.width", 32, "--encoder.heads", 2, "--train.batch-size", 4]
+    code, _, _ = run(
+        capsys,
+        "pretrain",
+        "demo",
+        "--data",
+        data.folder,
+        "--max-steps",
+        1,
+        "--mask.rate",
+        0.25,
+        "--length",
+        16,
+        *shape,
+    )
+    assert code == 0
+    from latemask.recipe import load_recipe
+
+    saved = load_recipe(tmp_path / "runs" / "demo" / "recipe.yaml")
+    assert (saved.mask.rate, saved.length, saved.encoder.layers, saved.budget.steps) == (0.25, 16, 2, 1)
+    assert saved.train.learning_rate == load_recipe("demo").train.learning_rate
+    assert isinstance(saved, Recipe)
+
+
+def test_a_read_only_folder_is_one_line(capsys, tmp_path, corpus):
+    target = tmp_path / "file"
+    target.write_text("")
+    code, _, err = run(capsys, "prepare", corpus, "--out", target / "below", "--vocab-size", 300)
+    assert code == 2
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) <= 2
+
+
+def test_an_unreadable_file_is_named(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+
+    def refuse(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr("pathlib.Path.open", refuse)  # root, who runs CI, may read everything
+    code, _, err = run(capsys, "prepare", path, "--out", tmp_path / "o")
+    assert (code, err) == (2, f"latemask: {path}: cannot be read (Permission denied)\n")

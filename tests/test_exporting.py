@@ -1,0 +1,102 @@
+"""export: a folder that any Hugging Face program opens, with no code of ours."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from latemask import UserError, export, pretrain
+from latemask.model import load_model
+from latemask.recipe import BudgetRecipe, EncoderRecipe
+from tests.conftest import FAMILIES, tiny_recipe
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def run(request, data, tmp_path_factory):
+    encoder = EncoderRecipe(family=request.param, layers=3, width=32, heads=2)
+    recipe = replace(tiny_recipe(), encoder=encoder, budget=BudgetRecipe(steps=2))
+    return pretrain(recipe, data=data.folder, out=tmp_path_factory.mktemp("runs") / "a-<run>")
+
+
+@pytest.fixture(scope="module")
+def folder(run, tmp_path_factory):
+    return export(run.path, out=tmp_path_factory.mktemp("exported") / "encoder")
+
+
+def test_reloaded_hidden_states_are_identical(run, folder):
+    ours = load_model(run.model)
+    stock = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(["Return a list of strings.", "None"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = ours.encoder(**batch).last_hidden_state
+        assert torch.equal(stock(**batch).last_hidden_state, expected)
+
+
+def test_the_end_of_a_run_exports_the_same(run, folder):
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "README.md",
+    }
+    for name in names - {"README.md"}:
+        assert (run.encoder / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_classifier_is_built_on_it(folder):
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model(**tokenizer("a text", return_tensors="pt")).logits.shape == (1, 3)
+
+
+def test_the_tokenizer_knows_the_longest_input(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.model_max_length == 32
+    longest = tokenizer("word " * 500, truncation=True, return_tensors="pt")
+    assert longest.input_ids.shape[1] == 32
+    AutoModel.from_pretrained(folder)(**longest)
+
+
+def test_sentence_transformers_loads_it(folder):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    assert model.encode(["one", "two"]).shape == (2, 32)
+
+
+def test_the_card_says_what_data_recipe_compute_and_how_to_load(run, folder):
+    card = (folder / "README.md").read_text()
+    assert "# a-&#60;run&#62;" in card  # a name is never markup
+    for word in (
+        "AutoModel.from_pretrained",
+        "FLOPs",
+        "docs.txt",
+        "rate: 0.4",
+        "validation loss",
+        "fill-mask",
+    ):
+        assert word in card
+
+
+def test_what_is_there_is_not_overwritten_unasked(run, folder, tmp_path):
+    with pytest.raises(UserError, match="already holds an encoder"):
+        export(run.path, out=folder)
+    assert export(run.path, out=folder, overwrite=True) == folder
+    (tmp_path / "thesis.doc").write_text("precious")
+    with pytest.raises(UserError, match="holds no encoder"):
+        export(run.path, out=tmp_path, overwrite=True)
+    with pytest.raises(UserError, match="not a latemask run"):
+        export(tmp_path, out=tmp_path / "x")
+
+
+def test_a_stopped_run_exports_its_last_checkpoint(run, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(run.path, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    export(tmp_path / "run", out=tmp_path / "encoder")
+    assert "checkpoint-2" in capsys.readouterr().err
+    assert (tmp_path / "encoder" / "model.safetensors").read_bytes() == (run.encoder / "model.safetensors").read_bytes()

@@ -1,0 +1,261 @@
+"""pretrain: resumes to the same bits, repeats to the same loss, learns, and never overwrites unasked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.torch import load_file
+
+from latemask import UserError, load_recipe, prepare, pretrain
+from latemask.errors import Interrupted
+from latemask.recipe import BudgetRecipe, EncoderRecipe, dump_recipe
+from latemask.run_folder import RunFolder
+from latemask.training.arguments import batch_split
+from latemask.training.callbacks import StopOnSignal
+from tests.conftest import KINDS, joining, tiny_recipe
+
+
+def recipe_of(steps: int, **train):
+    base = tiny_recipe()
+    return replace(base, budget=BudgetRecipe(steps=steps), train=replace(base.train, **train))
+
+
+def weights(run: RunFolder):
+    return load_file(run.model / "model.safetensors")
+
+
+def losses(run: RunFolder) -> list[float]:
+    return [row["loss"] for row in run.metrics() if "loss" in row]
+
+
+def same_weights(one: RunFolder, two: RunFolder) -> bool:
+    first, second = weights(one), weights(two)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+class _StopAt(StopOnSignal):
+    """Plays the user who presses Ctrl-C in the middle of step `at`."""
+
+    at = 3
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == self.at - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    monkeypatch.setattr("latemask.training.pretraining.StopOnSignal", _StopAt)
+    yield
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_three_steps_a_stop_and_three_more_are_six_steps_to_the_bit(data, tmp_path, interrupt, monkeypatch, dropout):
+    recipe = replace(recipe_of(6), encoder=EncoderRecipe(layers=3, width=32, heads=2, dropout=dropout))
+    with pytest.raises(Interrupted, match=r"stopped at step 3 of 6(.|\n)*--resume") as stopped:
+        pretrain(recipe, data=data.folder, out=tmp_path / "stopped")
+    assert stopped.value.exit_code == 130
+    monkeypatch.undo()
+    resumed = pretrain(recipe, data=data.folder, out=tmp_path / "stopped", resume=True)
+    whole = pretrain(recipe, data=data.folder, out=tmp_path / "whole")
+    assert same_weights(resumed, whole)
+    assert losses(resumed) == losses(whole)
+    assert [row["step"] for row in resumed.metrics()] == [row["step"] for row in whole.metrics()]
+
+
+def test_the_saved_recipe_alone_resumes_a_run(data, tmp_path, interrupt, monkeypatch):
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(Interrupted) as stopped:
+        pretrain(recipe_of(6), data=data.folder, out=run.path)
+    assert f"latemask pretrain {run.recipe_file} --data {data.folder} --out {run.path} --resume" in str(stopped.value)
+    monkeypatch.undo()
+    assert pretrain(run.recipe_file, data=data.folder, out=run.path, resume=True).is_finished()
+
+
+def test_the_same_seed_gives_the_same_losses_and_another_does_not(data, tmp_path):
+    one, two = (pretrain(recipe_of(4), data=data.folder, out=tmp_path / name) for name in "ab")
+    other = pretrain(replace(recipe_of(4), seed=1), data=data.folder, out=tmp_path / "c")
+    assert losses(one) == losses(two)
+    assert same_weights(one, two)
+    assert losses(one) != losses(other)
+
+
+def test_accumulation_and_workers_do_not_change_what_is_learnt(data, tmp_path):
+    plain = pretrain(recipe_of(4), data=data.folder, out=tmp_path / "plain")
+    split = pretrain(recipe_of(4, micro_batch_size=2, workers=2), data=data.folder, out=tmp_path / "split")
+    assert losses(split) == pytest.approx(losses(plain), rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["late", "early"])
+def test_the_validation_loss_falls_clearly_in_a_short_run(data, tmp_path, objective):
+    recipe = replace(recipe_of(60, eval_every=20, batch_size=16, log_every=20), objective=objective)
+    run = pretrain(recipe, data=data.folder, out=tmp_path / "run")
+    measured = [row["eval_loss"] for row in run.metrics() if "eval_loss" in row]
+    assert len(measured) == 3
+    assert measured[0] > measured[1] > measured[2]
+    assert measured[2] < 6.3 < 6.9 < losses(run)[0]  # ln 1000 = 6.9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_trains_and_exports(data, tmp_path, kind):
+    recipe = replace(joining(kind), budget=BudgetRecipe(steps=2))
+    run = pretrain(recipe, data=data.folder, out=tmp_path / "run")
+    assert (run.encoder / "config.json").is_file()
+    assert not any("decoder" in name for name in load_file(run.encoder / "model.safetensors"))
+
+
+def test_the_run_folder_documents_itself(data, tmp_path):
+    run = pretrain(recipe_of(4, save_every=1, keep_checkpoints=2), data=data.folder, out=tmp_path / "run")
+    assert load_recipe(run.recipe_file).encoder.vocab_size == 1000
+    assert run.record["status"] == "finished"
+    assert run.record["data"]["fingerprint"] == data.fingerprint
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["checkpoint-3", "checkpoint-4"]
+    assert any((run.path / "tensorboard").iterdir())
+    last = run.metrics()[-1]
+    assert last["step"] == 4
+    assert last["tokens"] == 4 * 8 * 32
+    assert last["flops"] > 0
+    assert "eval_loss" in last
+
+
+def test_budgets_in_tokens_and_flops(data, tmp_path):
+    run = pretrain(tiny_recipe(), data=data.folder, out=tmp_path / "a", tokens=3 * 8 * 32)
+    assert run.record["steps"] == 3
+    spent = run.record["flops"]
+    assert pretrain(tiny_recipe(), data=data.folder, out=tmp_path / "b", flops=spent).record["steps"] == 3
+
+
+def test_a_run_that_is_there_is_not_overwritten_unasked(data, tmp_path, capsys):
+    out = tmp_path / "run"
+    pretrain(recipe_of(2), data=data.folder, out=out)
+    with pytest.raises(UserError, match="already holds a finished run"):
+        pretrain(recipe_of(2), data=data.folder, out=out)
+    pretrain(recipe_of(2), data=data.folder, out=out, resume=True)
+    assert "finished already" in capsys.readouterr().err
+    assert pretrain(recipe_of(3), data=data.folder, out=out, overwrite=True).record["steps"] == 3
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.doc").write_text("precious")
+    with pytest.raises(UserError, match="holds no run"):
+        pretrain(recipe_of(2), data=data.folder, out=tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "thesis.doc").is_file()
+
+
+def test_an_unfinished_run_asks_for_resume_or_overwrite(data, tmp_path, interrupt):
+    with pytest.raises(Interrupted):
+        pretrain(recipe_of(6), data=data.folder, out=tmp_path / "run")
+    with pytest.raises(UserError, match="--resume to go on or --overwrite"):
+        pretrain(recipe_of(6), data=data.folder, out=tmp_path / "run")
+
+
+def test_a_changed_recipe_or_other_data_cannot_be_resumed(data, tmp_path, interrupt, corpus):
+    out = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        pretrain(recipe_of(6), data=data.folder, out=out)
+    with pytest.raises(UserError, match=r"changed recipe: train\.learning_rate: 0\.003 -> 0\.1"):
+        pretrain(recipe_of(6, learning_rate=0.1), data=data.folder, out=out, resume=True)
+    other = prepare([corpus], out=tmp_path / "other", vocab_size=1000, validation=0.2)
+    with pytest.raises(UserError, match="not what the run started with"):
+        pretrain(recipe_of(6), data=other.folder, out=out, resume=True)
+    with pytest.raises(UserError, match="nothing to resume"):
+        pretrain(recipe_of(6), data=data.folder, out=tmp_path / "nothing", resume=True)
+
+
+def test_a_torn_checkpoint_is_passed_over(data, tmp_path, interrupt, monkeypatch):
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(Interrupted):
+        pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path)
+    assert run.last_checkpoint().name == "checkpoint-3"
+    (run.checkpoints / "checkpoint-3" / "trainer_state.json").unlink()
+    assert run.last_checkpoint().name == "checkpoint-2"
+    monkeypatch.undo()
+    resumed = pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
+    assert [row["step"] for row in resumed.metrics() if "loss" in row] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_folder_in_use_is_left_alone(data, tmp_path):
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(UserError, match="in use by another process"):
+        pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run")
+
+
+def test_a_lock_left_by_a_crash_locks_nobody_out(data, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").touch()
+    assert pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run").is_finished()
+
+
+def test_a_diverging_run_stops_with_advice(data, tmp_path):
+    with pytest.raises(UserError, match=r"the loss is (nan|inf).*train\.learning_rate"):
+        pretrain(recipe_of(20, learning_rate=1e18, clip=0, warmup=0), data=data.folder, out=tmp_path / "run")
+
+
+def test_less_text_than_a_row_is_said(data, tmp_path):
+    with pytest.raises(UserError, match="less than one row of 1000000"):
+        pretrain(replace(recipe_of(2), length=10**6), data=data.folder, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_continued_pre_training_starts_from_the_encoder_and_keeps_its_shape(data, tmp_path):
+    first = pretrain(recipe_of(3), data=data.folder, out=tmp_path / "first")
+    start = EncoderRecipe(init=str(first.encoder), layers=99)
+    second = pretrain(
+        replace(recipe_of(1, learning_rate=1e-12), encoder=start), data=data.folder, out=tmp_path / "second"
+    )
+    assert load_recipe(second.recipe_file).encoder.layers == 3
+    before, after = (load_file(run.encoder / "model.safetensors") for run in (first, second))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    assert torch.allclose(weights(second)["mask_vector"], before["embeddings.tok_embeddings.weight"][4], atol=1e-6)
+
+
+def test_data_of_another_tokenizer_is_refused(data, tmp_path, corpus):
+    first = pretrain(recipe_of(1), data=data.folder, out=tmp_path / "first")
+    other = prepare([corpus], out=tmp_path / "other", vocab_size=900)
+    with pytest.raises(UserError, match=r"another tokenizer.*--tokenizer"):
+        pretrain(
+            replace(recipe_of(1), encoder=EncoderRecipe(init=str(first.encoder))),
+            data=other.folder,
+            out=tmp_path / "second",
+        )
+    with pytest.raises(UserError, match="tokenizer has 1000 pieces and the encoder 500"):
+        pretrain(
+            replace(recipe_of(1), encoder=EncoderRecipe(layers=3, width=32, heads=2, vocab_size=500)),
+            data=data.folder,
+            out=tmp_path / "third",
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(data, tmp_path, number):
+    """The real thing: another process, a real signal, its own exit code."""
+    (tmp_path / "r.yaml").write_text(dump_recipe(recipe_of(100_000, save_every=100_000)))
+    command = [sys.executable, "-m", "latemask", "pretrain", str(tmp_path / "r.yaml")]
+    command += ["--data", str(data.folder), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    assert RunFolder(tmp_path / "run").last_checkpoint() is not None
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
+
+
+def test_a_batch_splits_over_processes_and_micro_batches_or_says_why_not():
+    train = replace(tiny_recipe().train, batch_size=64, micro_batch_size=8)
+    assert batch_split(train, 1) == (8, 8)
+    assert batch_split(train, 4) == (8, 2)
+    assert batch_split(replace(train, micro_batch_size=None), 4) == (16, 1)
+    with pytest.raises(UserError, match="batch_size 64 does not split"):
+        batch_split(replace(train, micro_batch_size=24), 1)
