@@ -58,16 +58,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `latemask --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, MemoryError) as error:
-        print(f"latemask: {_os_message(error)}", file=sys.stderr)
+    except (OSError, MemoryError, RuntimeError) as error:
+        if (message := _machine_message(error)) is None:
+            raise
+        print(f"latemask: {message}", file=sys.stderr)
         return 2
 
 
-def _os_message(error: OSError | MemoryError) -> str:
-    if isinstance(error, MemoryError):
-        return "out of memory; lower train.batch_size or set train.micro_batch_size"
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+def _machine_message(error: OSError | MemoryError | RuntimeError) -> str | None:
+    """Say what the machine refused; None if it is a mistake of ours."""
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    if isinstance(error, MemoryError) or "memory" in str(error).lower():  # torch raises a RuntimeError
+        return "out of memory; lower train.batch_size, or set train.micro_batch_size to accumulate"
+    return None
 
 
 def _main(arguments: list[str]) -> int:

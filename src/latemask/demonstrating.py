@@ -16,9 +16,9 @@ from latemask.training import pretrain
 VOCABULARY = 4096
 EXAMPLES = (
     "Return <mask> if the string is empty, otherwise return False.",
-    "If the file does not <mask>, an error is raised.",
-    "This method must be called before the <mask> method.",
-    "A list of <mask>.",
+    "The default value <mask> None.",
+    "A list <mask> strings.",
+    "Return the number of <mask> in the graph.",
 )
 
 

@@ -85,6 +85,13 @@ class RunFolder:
             raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from None
         return lock
 
+    def refuse_what_cannot_be(self, resume: bool) -> None:
+        """Say no before anything is made: a file in the way, or nothing to resume."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, not a run folder")
+        if resume and not self.recipe_file.is_file():
+            raise UserError(f"nothing to resume in {self.path}: it holds no run; leave --resume away to start one")
+
     def start(self, recipe: Recipe, data: dict[str, Any], overwrite: bool) -> None:
         """Begin a new run here, or say why not."""
         if self._occupied():
@@ -103,8 +110,6 @@ class RunFolder:
 
     def resume(self, recipe: Recipe, data: dict[str, Any]) -> Path | None:
         """Check that it is the same run, and return the checkpoint to go on from (None: from the start)."""
-        if not self.recipe_file.is_file():
-            raise UserError(f"nothing to resume in {self.path}: it holds no run; leave --resume away to start one")
         if changed := differences(load_recipe(self.recipe_file), recipe):
             raise UserError(f"cannot resume {self.path} with a changed recipe: {'; '.join(changed)}")
         if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:

@@ -81,6 +81,7 @@ def encoder_config(encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
         shape |= {
             "max_position_embeddings": encoder.max_length,
             "layer_types": ["full_attention"] * encoder.layers,
+            "global_attn_every_n_layers": 1,  # the same in the words of transformers 4
             "attention_dropout": encoder.dropout,
             "embedding_dropout": encoder.dropout,
             "mlp_dropout": encoder.dropout,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -36,6 +37,7 @@ from latemask.text.tokenizer import (
     vocabulary_of,
 )
 
+_SECONDS_BETWEEN_LINES = 10.0
 _OURS = frozenset({MANIFEST, "tokenizer", *SPLITS})
 
 
@@ -127,15 +129,24 @@ class _Text:
 
 
 class _Advancing(AbstractContextManager[Callable[[int], None]]):
-    """A progress bar as a function that takes steps."""
+    """Progress as a function that takes steps: a bar in a terminal, now and then a line elsewhere."""
 
     def __init__(self, what: str, total: int):
+        self.what, self.total, self.done = what, total, 0
         self.bar = progress_bar()
         self.task = self.bar.add_task(f"{what:<10}", total=total)
+        self.last_said = time.monotonic()
 
     def __enter__(self) -> Callable[[int], None]:
         self.bar.start()
-        return lambda steps: self.bar.advance(self.task, steps)
+        return self._advance
+
+    def _advance(self, steps: int) -> None:
+        self.done += steps
+        self.bar.advance(self.task, steps)
+        if self.bar.disable and time.monotonic() - self.last_said > _SECONDS_BETWEEN_LINES:
+            say(f"{self.what}: {self.done / self.total:.0%}")
+            self.last_said = time.monotonic()
 
     def __exit__(self, *failure: Any) -> None:
         self.bar.stop()

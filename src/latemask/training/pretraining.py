@@ -55,7 +55,7 @@ def pretrain(
         raise UserError("say where the run goes: --out")
     run = RunFolder(Path(out))
     job = _plan(with_budget(recipe, max_steps, tokens, flops), PreparedData.open(data))
-    _refuse_a_file(run.path)
+    run.refuse_what_cannot_be(resume)
     lock = run.lock()
     try:
         _train(job, run, resume, overwrite)
@@ -130,11 +130,6 @@ def _check_tokenizer(recipe: Recipe, data: PreparedData) -> None:
             f"{data.folder} was prepared with another tokenizer than the encoder at '{start}'; "
             f"prepare the data with --tokenizer {start}"
         )
-
-
-def _refuse_a_file(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, not a run folder")
 
 
 def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:

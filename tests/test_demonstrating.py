@@ -1,0 +1,46 @@
+"""demo: the whole job, here on a small part of the builtin text and a tiny recipe."""
+
+import pytest
+
+from latemask import demo
+from latemask.recipe import BudgetRecipe, load_recipe
+from latemask.text.builtin import BuiltinReader
+from tests.conftest import tiny_recipe
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Less text and fewer steps; everything else is the real demo."""
+    whole = BuiltinReader.run
+    monkeypatch.setattr(BuiltinReader, "run", lambda self: whole(_limited(self)))
+    recipe = tiny_recipe(budget=BudgetRecipe(steps=5))
+    monkeypatch.setattr("latemask.demonstrating.load_recipe", lambda name: recipe)
+
+
+def _limited(reader: BuiltinReader) -> BuiltinReader:
+    reader.characters_left = 200_000
+    return reader
+
+
+def test_it_goes_from_nothing_to_an_encoder_and_says_what_next(small, tmp_path, capsys):
+    run = demo(out=tmp_path / "demo")
+    said = capsys.readouterr().err
+    assert run.is_finished()
+    assert (run.encoder / "config.json").is_file()
+    assert "loss 8." in said or "loss 7." in said
+    for word in ("next:", "latemask fill", str(run.encoder), "Return <mask>"):
+        assert word in said
+
+
+def test_a_second_time_everything_is_there_already(small, tmp_path, capsys):
+    demo(out=tmp_path / "demo")
+    capsys.readouterr()
+    demo(out=tmp_path / "demo")
+    said = capsys.readouterr().err
+    assert "nothing to do" in said
+    assert "finished already" in said
+
+
+def test_the_real_demo_recipe_is_small_enough():
+    recipe = load_recipe("demo")
+    assert recipe.budget.steps * recipe.train.batch_size * recipe.length < 3e6

@@ -1,0 +1,77 @@
+"""Every command and every Python block of README and docs runs. Only budgets and sizes are cut, to take seconds."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from latemask.cli import main
+
+ROOT = Path(__file__).parent.parent
+TINY = "--encoder.layers 2 --encoder.width 32 --encoder.heads 2 --train.batch-size 4"
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(document: str) -> list[str]:
+    lines = [line.split("  #")[0].strip() for block in blocks(document, "sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("latemask ")]
+
+
+def cut(command: str) -> str:
+    """Make a pre-training take seconds; a resumed one keeps the recipe it has."""
+    command = command.replace("--max-steps 1000", "")
+    if command.startswith("latemask pretrain") and "--resume" not in command:
+        command += f" --max-steps 2 {TINY}"
+    return command
+
+
+@pytest.fixture
+def workshop(tmp_path, corpus, monkeypatch):
+    """A folder with a corpus in it, as a reader of the README has one."""
+    (tmp_path / "corpus").mkdir()
+    shutil.copy(corpus, tmp_path / "corpus")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_commands_of_the_readme_run_in_their_order(workshop):
+    found = commands("README.md")
+    assert {line.split()[1] for line in found} == {"prepare", "pretrain", "fill", "export"}
+    for command in found:
+        assert main(shlex.split(cut(command))[1:]) == 0, command
+    exec(blocks("README.md", "python")[0], {})
+    assert (workshop / "my-encoder" / "model.safetensors").is_file()
+
+
+def test_the_python_of_the_readme_runs(workshop):
+    small = workshop / "small"
+    small.write_text("length: 32\nencoder: {layers: 2, width: 32, heads: 2}\ntrain: {batch_size: 4}\n")
+    code = blocks("README.md", "python")[1].replace("max_steps=1000", "max_steps=2")
+    exec(code, {})
+    assert (workshop / "my-encoder" / "model.safetensors").is_file()
+
+
+def test_the_ten_lines_of_the_docs_run(workshop):
+    assert main(["prepare", "corpus", "--out", "data", "--vocab-size", "500"]) == 0
+    (code,) = blocks("docs/own-trainer.md", "python")
+    exec(code, {})
+    assert (workshop / "encoder" / "model.safetensors").is_file()
+    assert (workshop / "encoder" / "tokenizer.json").is_file()
+
+
+def test_the_recipes_named_in_the_readme_are_there():
+    for name in re.findall(r"recipes/([\w-]+)", (ROOT / "README.md").read_text("utf-8")):
+        assert (ROOT / "recipes" / f"{name}.yaml").is_file()
+    for name in re.findall(r"^\| `([\w-]+)`", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE):
+        assert (ROOT / "recipes" / f"{name}.yaml").is_file()
+
+
+def test_links_between_documents_lead_somewhere():
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", document.read_text("utf-8")):
+            assert (document.parent / target).exists(), f"{document.name} -> {target}"
