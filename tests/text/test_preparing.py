@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,3 +159,11 @@ def test_a_torn_manifest_is_one_clear_line(data, tmp_path):
     manifest.write_text(json.dumps({"format": 99}))
     with pytest.raises(UserError, match="format 99"):
         PreparedData.open(tmp_path / "copy")
+
+
+def test_a_relative_folder_means_the_current_one_each_time(tmp_path, text, monkeypatch):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        prepare([text], out=Path("data"), vocab_size=300)
+        assert (tmp_path / name / "data" / "train" / "00000.ds").stat().st_size > 1000

@@ -65,8 +65,9 @@ class ShardWriter(PipelineStepWithTokenizer):
             shard.close()
 
     def _open(self, split: str, rank: int) -> TokenizedFile:
-        (self.folder / split).mkdir(parents=True, exist_ok=True)
-        return TokenizedFile(str(self.folder / split), f"{rank:05d}.ds", token_size=self.token_size)
+        folder = (self.folder / split).resolve()  # fsspec remembers what a relative path meant, also after a chdir
+        folder.mkdir(parents=True, exist_ok=True)
+        return TokenizedFile(str(folder), f"{rank:05d}.ds", token_size=self.token_size)
 
 
 class TokenRows:
