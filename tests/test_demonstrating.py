@@ -28,7 +28,7 @@ def test_it_goes_from_nothing_to_an_encoder_and_says_what_next(small, tmp_path, 
     assert run.is_finished()
     assert (run.encoder / "config.json").is_file()
     assert "loss 8." in said or "loss 7." in said
-    for word in ("next:", "latemask fill", str(run.encoder), "Return <mask>"):
+    for word in ("next:", "latemask fill", str(run.encoder), "Return the number of <mask>"):
         assert word in said
 
 

@@ -15,9 +15,9 @@ from latemask.training import pretrain
 
 VOCABULARY = 4096
 EXAMPLES = (
-    "Return <mask> if the string is empty, otherwise return False.",
-    "The default value <mask> None.",
-    "A list <mask> strings.",
+    "It can <mask> used to read a file.",
+    "The argument <mask> be a string.",
+    "Return a list <mask> all the nodes in the graph.",
     "Return the number of <mask> in the graph.",
 )
 
@@ -63,7 +63,7 @@ def _show_result(run: RunFolder, out: Path, seconds: float) -> None:
         f"  run      {run.path}      (recipe.yaml, metrics.jsonl, tensorboard/, model/)\n"
         f"  encoder  {run.encoder}  (opens with AutoModel.from_pretrained)\n\n"
         "next:\n"
-        f'  latemask fill {run.path} "Raise an <mask> if the value is not valid."\n'
+        f'  latemask fill {run.path} "The name of <mask> file to read."\n'
         f"  tensorboard --logdir {run.path}/tensorboard\n"
         "  latemask prepare YOUR-TEXT/ --out data && latemask pretrain small --data data"
     )

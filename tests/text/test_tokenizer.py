@@ -1,5 +1,7 @@
 """The tokenizer: RoBERTa's special tokens, any byte survives, other people's tokenizers work."""
 
+import json
+
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
@@ -59,7 +61,9 @@ def test_saved_and_loaded_it_is_the_same_and_names_a_class_older_transformers_kn
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded("the quick <mask>").input_ids == tokenizer("the quick <mask>").input_ids
     assert loaded.model_max_length == 77
-    assert '"PreTrainedTokenizerFast"' in (tmp_path / "tokenizer_config.json").read_text()
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert config["model_input_names"] == ["input_ids", "attention_mask"]
 
 
 def test_berts_names_for_special_tokens_will_do(tmp_path):

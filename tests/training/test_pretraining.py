@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,6 +179,19 @@ def test_a_torn_checkpoint_is_passed_over(data, tmp_path, interrupt, monkeypatch
     monkeypatch.undo()
     resumed = pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
     assert [row["step"] for row in resumed.metrics() if "loss" in row] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_that_died_after_its_last_step_is_finished_by_resuming(data, tmp_path):
+    run = pretrain(recipe_of(4), data=data.folder, out=tmp_path / "run")
+    before, rows = weights(run), run.metrics()
+    shutil.rmtree(run.model)
+    shutil.rmtree(run.encoder)
+    run.update(status="running")
+    pretrain(recipe_of(4), data=data.folder, out=run.path, resume=True)
+    assert run.is_finished()
+    assert all(torch.equal(before[name], value) for name, value in weights(run).items())
+    assert [row["step"] for row in run.metrics()] == [row["step"] for row in rows]
+    assert (run.encoder / "config.json").is_file()
 
 
 def test_a_run_folder_in_use_is_left_alone(data, tmp_path):

@@ -99,6 +99,7 @@ def save_tokenizer(tokenizer: Any, folder: Path, max_length: int | None = None) 
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
         config.pop("backend", None)
+        config.setdefault("model_input_names", list(tokenizer.model_input_names))  # 4 would add token_type_ids
         write_json_atomically(path, config)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +158,7 @@ def _trainer(job: _Job, run: RunFolder, done: int, stop: StopOnSignal) -> Traine
     set_seed(job.recipe.seed)
     validation = job.validation_samples()
     if validation is None:
-        say("no validation: the held-out part is shorter than one row")
+        say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     trainer = Trainer(
         model=build_model(job.recipe, job.data.vocabulary),
         args=training_arguments(job.recipe, run, job.steps, validation is not None),
@@ -188,7 +189,18 @@ def _announce(job: _Job, run: RunFolder, model: Any, done: int) -> None:
 
 def _stopped(job: _Job, run: RunFolder, step: int, received: int | None) -> None:
     run.update(status="stopped", stopped_at=step)
-    command = f"latemask pretrain {run.recipe_file} --data {job.data.folder} --out {run.path} --resume"
+    command = shlex.join(
+        [
+            "latemask",
+            "pretrain",
+            str(run.recipe_file),
+            "--data",
+            str(job.data.folder),
+            "--out",
+            str(run.path),
+            "--resume",
+        ]
+    )
     raise Interrupted(
         f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {command}",
         received or 0,
