@@ -63,6 +63,7 @@ def test_saved_and_loaded_it_is_the_same_and_names_a_class_older_transformers_kn
     assert loaded.model_max_length == 77
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert config["add_prefix_space"] is True
     assert config["model_input_names"] == ["input_ids", "attention_mask"]
 
 

@@ -56,7 +56,10 @@ def wrap_tokenizer(tokenizer: Any) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL_TOKENS, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names)
+    # add_prefix_space again: transformers 4 sets the pre-tokenizer to what the config says.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", add_prefix_space=True, **names
+    )
 
 
 def load_tokenizer(folder_or_id: str | Path) -> Any:
