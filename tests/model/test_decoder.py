@@ -17,7 +17,7 @@ def test_the_pruned_last_layer_equals_the_unpruned_one(kind, positions, layers):
     recipe = replace(joining(kind, positions=positions, layers=layers), mask=MaskRecipe(rate=0.4, random=0.2, keep=0.1))
     model, batch = make_model(recipe), make_batch(recipe)
     with torch.no_grad():
-        visible, _ = model.encode(batch["visible_ids"], batch["visible_positions"])
+        visible = model.encode(batch["visible_ids"], batch["visible_positions"])
         arguments = (visible, model.mask_vector, batch["visible_positions"], batch["masked_positions"])
         pruned, whole = (model.decoder(*arguments, batch["corrupted_slots"], prune=prune) for prune in (True, False))
     assert pruned.shape == (4, recipe.counts.predicted, 32)

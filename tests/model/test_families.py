@@ -21,7 +21,7 @@ def test_with_nothing_hidden_the_output_is_the_plain_models(family):
     rows = torch.from_numpy(make_rows())
     positions = torch.arange(32).expand(4, -1)
     with torch.no_grad():
-        ours, _ = model.encode(rows, positions)
+        ours = model.encode(rows, positions)
         plain = model.encoder(input_ids=rows).last_hidden_state
     torch.testing.assert_close(ours, plain)
 
@@ -33,7 +33,7 @@ def test_with_positions_hidden_the_output_is_the_plain_models_with_an_attention_
     visible = make_batch(tiny_recipe())["visible_positions"]
     present = torch.zeros(4, 32, dtype=torch.long).scatter(1, visible, 1)
     with torch.no_grad():
-        ours, _ = model.encode(rows.gather(1, visible), visible)
+        ours = model.encode(rows.gather(1, visible), visible)
         plain = model.encoder(input_ids=rows, attention_mask=present).last_hidden_state
     torch.testing.assert_close(ours, plain.gather(1, visible[..., None].expand(-1, -1, 32)), rtol=1e-4, atol=1e-5)
 

@@ -18,6 +18,11 @@ def logits_of(model, batch):
         return model(**{name: value for name, value in batch.items() if name != "labels"}).logits
 
 
+def stream_of(model, batch):
+    visible = model.encode(batch["visible_ids"], batch["visible_positions"], model.layers_before_join)
+    return model.joined_stream(visible, batch["visible_positions"], batch["masked_positions"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("positions", ["relative", "absolute"])
 def test_the_id_at_a_hidden_position_changes_no_encoder_state_and_no_logit(kind, positions):
@@ -29,7 +34,7 @@ def test_the_id_at_a_hidden_position_changes_no_encoder_state_and_no_logit(kind,
     other[hidden] = 5 + (other[hidden] - 4) % 290
     assert (other != rows).sum() == hidden.sum()
     changed = make_batch(recipe, other)
-    states = [model.encode(b["visible_ids"], b["visible_positions"])[0] for b in (batch, changed)]
+    states = [model.encode(b["visible_ids"], b["visible_positions"]) for b in (batch, changed)]
     assert torch.equal(*states)
     assert torch.equal(logits_of(model, batch), logits_of(model, changed))
 
@@ -40,7 +45,7 @@ def test_inside_one_way_leaves_visible_states_as_the_stock_encoders_on_visible_t
     model, batch = make_model(recipe), make_batch(recipe)
     visible = batch["visible_positions"]
     with torch.no_grad():
-        stream, rotation = model.joined_stream(batch["visible_ids"], visible, batch["masked_positions"])
+        stream, rotation = stream_of(model, batch)
         joined = model.joined_layers.run(stream, rotation, visible.shape[1])
         joined = model.family.final_norm(model.encoder, joined)[:, : visible.shape[1]]
         plain = model.encoder(
@@ -61,9 +66,7 @@ def test_inside_the_pruned_last_layer_equals_the_unpruned_one(family, two_way, m
     model, batch = make_model(recipe), make_batch(recipe)
     visible = batch["visible_positions"].shape[1]
     with torch.no_grad():
-        stream, rotation = model.joined_stream(
-            batch["visible_ids"], batch["visible_positions"], batch["masked_positions"]
-        )
+        stream, rotation = stream_of(model, batch)
         everything = model.joined_layers.run(stream, rotation, visible)
         pruned = model.joined_layers.run_to_predictions(stream, rotation, visible, batch["corrupted_slots"])
     corrupted = everything.gather(1, batch["corrupted_slots"][..., None].expand(-1, -1, 32))
@@ -78,7 +81,8 @@ def test_inside_with_all_layers_two_way_is_the_stock_encoder_with_the_mask_vecto
         vectors = torch.cat((model.words[batch["visible_ids"]], model.mask_vector.expand(4, 13, -1)), dim=1)
         positions = torch.cat((batch["visible_positions"], batch["masked_positions"]), dim=1)
         plain = model.encoder(inputs_embeds=vectors, position_ids=positions).last_hidden_state[:, -13:]
-        ours = model.join_inside(batch["visible_ids"], batch["visible_positions"], batch["masked_positions"], None)
+        visible = model.encode(batch["visible_ids"], batch["visible_positions"], 0)
+        ours = model.join(visible, batch["visible_positions"], batch["masked_positions"], None)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
 
 
@@ -156,3 +160,8 @@ def test_the_config_survives_json(tmp_path):
     loaded = LateMaskConfig.from_pretrained(tmp_path)
     assert (loaded.join, loaded.join_layers, loaded.positions, loaded.length) == ("cross", 3, "absolute", 77)
     assert loaded.encoder.model_type == "roberta"
+
+
+def test_an_unknown_join_is_refused():
+    with pytest.raises(ValueError, match="join must be one of inside, self, cross, cross-only, not 'outside'"):
+        LateMaskConfig(join="outside")

@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput
 
 from latemask.errors import UserError
 from latemask.model.decoder import RelativeBias
-from latemask.model.families import Rotation, family_of
+from latemask.model.families import family_of
 from latemask.model.head import PredictionHead
 
 
@@ -61,7 +61,7 @@ class EncoderForPreTraining(PreTrainedModel):
         """The word table [vocabulary, D]."""
         return self.encoder.get_input_embeddings().weight
 
-    def encode(self, ids: Tensor, positions: Tensor, layers: int | None = None) -> tuple[Tensor, Rotation | None]:
+    def encode(self, ids: Tensor, positions: Tensor, layers: int | None = None) -> Tensor:
         """Run the encoder, or its first `layers`, on tokens at their original positions: [B, S, D].
 
         After all layers this is the stock model's last hidden state.
@@ -70,7 +70,7 @@ class EncoderForPreTraining(PreTrainedModel):
         rotation = self.family.rotation(self.encoder, states, positions)
         for layer in list(self.family.layers(self.encoder))[:layers]:
             states = self.family.run(layer, states, rotation)
-        return (states if layers is not None else self.family.final_norm(self.encoder, states)), rotation
+        return states if layers is not None else self.family.final_norm(self.encoder, states)
 
     def predict(self, states: Tensor, labels: Tensor | None) -> PreTrainingOutput:
         """Compare with the labels, or show the logits."""

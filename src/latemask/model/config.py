@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from transformers import AutoConfig, PretrainedConfig
 
+JOINS = ("inside", "self", "cross", "cross-only")
+
 
 class LateMaskConfig(PretrainedConfig):
     """An encoder's own config, and how the [MASK]s join."""
@@ -22,6 +24,8 @@ class LateMaskConfig(PretrainedConfig):
         initializer_range: float = 0.02,
         **kwargs: object,
     ):
+        if join not in JOINS:
+            raise ValueError(f"join must be one of {', '.join(JOINS)}, not {join!r}")
         self.encoder = _encoder_config(encoder)
         self.join = join
         self.join_layers = join_layers

@@ -29,5 +29,5 @@ class EarlyMaskForPreTraining(EncoderForPreTraining):
             predicted_slots: [B, P] which of them are predicted.
             labels: [B, P] true tokens; without them logits are returned.
         """
-        states, _ = self.encode(input_ids, positions)
+        states = self.encode(input_ids, positions)
         return self.predict(take_slots(states, predicted_slots), labels)

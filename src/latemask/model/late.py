@@ -58,31 +58,29 @@ class LateMaskForPreTraining(EncoderForPreTraining):
             corrupted_slots: [B, R] where predicted positions that stayed visible stand among the visible.
             labels: [B, P] true tokens, first of the masked, then of the corrupted; without them logits are returned.
         """
-        if corrupted_slots is not None and not corrupted_slots.shape[1]:
-            corrupted_slots = None
-        if self.decoder is None:
-            predicted = self.join_inside(visible_ids, visible_positions, masked_positions, corrupted_slots)
-        else:
-            visible, _ = self.encode(visible_ids, visible_positions)
-            predicted = self.decoder(visible, self.mask_vector, visible_positions, masked_positions, corrupted_slots)
+        visible = self.encode(visible_ids, visible_positions, self.layers_before_join)
+        predicted = self.join(visible, visible_positions, masked_positions, corrupted_slots)
         return self.predict(predicted, labels)
 
-    def join_inside(
-        self,
-        visible_ids: Tensor,
-        visible_positions: Tensor,
-        masked_positions: Tensor,
-        corrupted_slots: Tensor | None,
+    @property
+    def layers_before_join(self) -> int | None:
+        """How many of the encoder's layers see no [MASK]; None: all of them."""
+        return self.config.encoder.num_hidden_layers - self.config.join_layers if self.decoder is None else None
+
+    def join(
+        self, visible: Tensor, visible_positions: Tensor, masked_positions: Tensor, corrupted_slots: Tensor | None
     ) -> Tensor:
-        """Run the first layers on the visible, the last on [visible ; [MASK]s]: states [B, P, D]."""
-        stream, rotation = self.joined_stream(visible_ids, visible_positions, masked_positions)
-        predicted = self.joined_layers.run_to_predictions(stream, rotation, visible_positions.shape[1], corrupted_slots)
+        """Let the [MASK]s join the visible states [B, V, D]; return states where something is predicted [B, P, D]."""
+        if corrupted_slots is not None and not corrupted_slots.shape[1]:
+            corrupted_slots = None
+        if self.decoder is not None:
+            return self.decoder(visible, self.mask_vector, visible_positions, masked_positions, corrupted_slots)
+        stream, rotation = self.joined_stream(visible, visible_positions, masked_positions)
+        predicted = self.joined_layers.run_to_predictions(stream, rotation, visible.shape[1], corrupted_slots)
         return self.family.final_norm(self.encoder, predicted)
 
-    def joined_stream(self, visible_ids: Tensor, visible_positions: Tensor, masked_positions: Tensor) -> Any:
+    def joined_stream(self, visible: Tensor, visible_positions: Tensor, masked_positions: Tensor) -> Any:
         """Return [visible ; [MASK]s] [B, V + M, D] as the joined layers take it, and its rotation."""
-        before = self.config.encoder.num_hidden_layers - self.config.join_layers
-        visible, _ = self.encode(visible_ids, visible_positions, before)
         vectors = self.mask_vector.expand(*masked_positions.shape, -1)
         masks = self.family.embed(self.encoder, masked_positions, vectors=vectors)
         positions = torch.cat((visible_positions, masked_positions), dim=1)

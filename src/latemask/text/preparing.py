@@ -204,6 +204,7 @@ def _settings(text: _Text, vocab_size: int, tokenizer: str | None, validation: f
         "vocab_size": None if tokenizer else vocab_size,
         "tokenizer": tokenizer,
         "validation": validation,
+        "strict": text.problems.strict,
     }
 
 
