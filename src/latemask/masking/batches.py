@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from latemask.recipe import MaskCounts
 from latemask.text.tokenizer import Vocabulary
 
 
-class _Collator:
+class _Collator(ABC):
     """Draws the masks of a list of samples."""
 
     def __init__(self, counts: MaskCounts, vocabulary: Vocabulary, seed: int = 0):
@@ -27,8 +28,9 @@ class _Collator:
         arrays = self.batch(ids, draw_masks(ids, indices, self.counts, self.vocabulary, self.seed))
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
+    @abstractmethod
     def batch(self, ids: np.ndarray, masks: Masks) -> dict[str, np.ndarray]:
-        raise NotImplementedError
+        """Lay out one batch from the true rows [B, L] and their masks."""
 
 
 class LateMaskCollator(_Collator):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from transformers import AutoConfig, PretrainedConfig
 
 JOINS = ("inside", "self", "cross", "cross-only")
@@ -11,7 +13,7 @@ class LateMaskConfig(PretrainedConfig):
     """An encoder's own config, and how the [MASK]s join."""
 
     model_type = "latemask"
-    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012
+    sub_configs: ClassVar = {"encoder": AutoConfig}
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class EarlyMaskConfig(PretrainedConfig):
     """An encoder's own config; the baseline needs no more."""
 
     model_type = "earlymask"
-    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012
+    sub_configs: ClassVar = {"encoder": AutoConfig}
 
     def __init__(
         self,

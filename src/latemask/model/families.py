@@ -9,6 +9,7 @@ B batch, S positions, Q queries, D width, H heads.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from latemask.errors import UserError
 Rotation = tuple[Tensor, Tensor]
 
 
-class Family:
+class Family(ABC):
     """What our models ask of an encoder."""
 
     def positions(self, encoder: Any, positions: Tensor) -> Tensor:
@@ -32,45 +33,46 @@ class Family:
         return config.max_position_embeddings
 
     def check(self, config: Any) -> None:
-        """Refuse a variant on which leaving positions out would not be exact."""
+        """Refuse a variant on which leaving positions out would not be exact; most families have none."""
+        return
 
+    @abstractmethod
     def embed(
         self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None
     ) -> Tensor:
         """Return the input of the first layer [B, S, D] for word ids or for vectors in their place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layers(self, encoder: Any) -> nn.ModuleList:
         """Return the encoder's layers."""
-        raise NotImplementedError
 
     def rotation(self, encoder: Any, states: Tensor, positions: Tensor) -> Rotation | None:
         """Return what the layers need to know of positions, if anything."""
         return None
 
+    @abstractmethod
     def run(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
         """Run a stock layer as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def before_attention(self, layer: Any, states: Tensor) -> Tensor:
         """Return what a layer's projections take: normalised states in pre-norm families."""
-        raise NotImplementedError
 
+    @abstractmethod
     def queries(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
         """Project to queries [B, H, Q, D/H]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keys_values(self, layer: Any, states: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         """Project to keys and values, each [B, H, S, D/H]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def after_attention(self, layer: Any, attended: Tensor, states: Tensor) -> Tensor:
         """Run the rest of a layer: output projection, residual, feed-forward."""
-        raise NotImplementedError
 
+    @abstractmethod
     def attention_dropout(self, layer: Any) -> float:
         """Return the dropout of a layer's attention weights."""
-        raise NotImplementedError
 
     def final_norm(self, encoder: Any, states: Tensor) -> Tensor:
         """Normalise after the last layer, where the family does."""
