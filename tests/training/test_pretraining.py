@@ -64,6 +64,7 @@ def test_three_steps_a_stop_and_three_more_are_six_steps_to_the_bit(data, tmp_pa
     with pytest.raises(Interrupted, match=r"stopped at step 3 of 6(.|\n)*--resume") as stopped:
         pretrain(recipe, data=data.folder, out=tmp_path / "stopped")
     assert stopped.value.exit_code == 130
+    assert RunFolder(tmp_path / "stopped").last_checkpoint().name == "checkpoint-3"
     monkeypatch.undo()
     resumed = pretrain(recipe, data=data.folder, out=tmp_path / "stopped", resume=True)
     whole = pretrain(recipe, data=data.folder, out=tmp_path / "whole")
