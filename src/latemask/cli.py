@@ -71,7 +71,7 @@ def _machine_message(error: OSError | MemoryError | RuntimeError) -> str | None:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     if isinstance(error, MemoryError) or "memory" in str(error).lower():  # torch raises a RuntimeError
-        return "out of memory; lower train.batch_size, or set train.micro_batch_size to accumulate"
+        return "out of memory; lower train.micro_batch_size (the rest is accumulated) or make the encoder smaller"
     return None
 
 
@@ -87,6 +87,7 @@ def _main(arguments: list[str]) -> int:
         raise UserError(f"unknown verb '{name}'{nearest(name, VERBS)}; latemask --help lists them")
     # The libraries below us talk on stderr; what our user needs to know, we say.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     function = VERBS[name].load()
     parser = _Parser(name, function)
@@ -172,7 +173,8 @@ class _Parser:
         message = plain_type_error(message)
         if found := re.search(r"unrecognized arguments: (\S+)", message):
             given = found[1].split("=")[0].replace("_", "-")
-            valid = [option.replace("_", "-") for option in self.parser._option_string_actions if option[:2] == "--"]
+            options = [option.replace("_", "-") for option in self.parser._option_string_actions]
+            valid = [option for option in options if option.startswith("--") and "print" not in option]
             if given[0] != "-":
                 return f"unexpected argument '{found[1]}'; usage: {self.parser.usage}"
             return f"unknown option '{given}'{nearest(given, valid)}"

@@ -30,4 +30,4 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 def write_json_atomically(path: Path, value: Any) -> None:
     """Write JSON the way `write_text_atomically` writes text."""
-    write_text_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text_atomically(path, json.dumps(value, indent=2) + "\n")

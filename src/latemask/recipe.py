@@ -13,6 +13,7 @@ import yaml
 
 from latemask.errors import UserError, nearest
 
+MOST_STEPS = 10**9
 RECIPE_FOLDER = Path(__file__).parent / "recipes"
 
 
@@ -168,7 +169,7 @@ class MaskCounts:
             length=length,
             predicted=predicted,
             random=round(mask.random * predicted),
-            kept=round(mask.keep * predicted),
+            kept=min(round(mask.keep * predicted), predicted - round(mask.random * predicted)),
             dropped=round(mask.drop * length),
         )
 
@@ -211,10 +212,12 @@ def load_recipe(name_or_path: str | Path, overrides: dict[str, Any] | None = Non
     path = find_recipe(name_or_path)
     try:
         tree = yaml.safe_load(path.read_text("utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a YAML recipe: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a YAML recipe: {' '.join(str(error).split())[:300]}") from None
     _refuse_unknown(tree, Recipe, str(path))
     _refuse_unknown(overrides or {}, Recipe, "overrides")
+    if overrides and "budget" in overrides:
+        tree["budget"] = {}  # one budget replaces another
     recipe = _instantiate(_merged(tree, overrides or {}), str(path))
     check_recipe(recipe)
     return recipe
@@ -247,14 +250,17 @@ def _shape_problem(recipe: Recipe) -> str | None:
         return f"encoder.heads {encoder.heads} does not divide encoder.width {encoder.width}"
     if encoder.family == "modernbert" and (encoder.width // encoder.heads) % 2:
         return f"encoder.width / encoder.heads is {encoder.width // encoder.heads}; rotary positions need it even"
+    for key in ("ffn_width", "max_length", "vocab_size"):
+        if (value := getattr(encoder, key)) is not None and not 1 <= value <= 2**31:
+            return f"encoder.{key} is {value}; it must be at least 1"
     if not 0 <= encoder.dropout < 1:
         return f"encoder.dropout is {encoder.dropout}; it must be in [0, 1)"
     if recipe.length < 4:
         return f"length is {recipe.length}; a row needs at least 4 tokens"
     if recipe.max_length < recipe.length:
         return f"encoder.max_length {encoder.max_length} is shorter than length {recipe.length}"
-    if recipe.seed < 0:
-        return f"seed is {recipe.seed}; it must not be negative"
+    if not 0 <= recipe.seed < 2**32:
+        return f"seed is {recipe.seed}; it must be in [0, 2**32)"
     if join.layers < 1:
         return f"join.layers is {join.layers}; at least one layer must see the [MASK]s"
     if recipe.objective == "late" and join.kind == "inside" and join.layers > encoder.layers:
@@ -290,7 +296,7 @@ def _mask_problem(recipe: Recipe) -> str | None:
 def _train_problem(recipe: Recipe) -> str | None:
     train = recipe.train
     for key in ("batch_size", "log_every", "eval_every", "eval_rows", "save_every", "keep_checkpoints"):
-        if getattr(train, key) < 1:
+        if not 1 <= getattr(train, key) <= 2**31:
             return f"train.{key} is {getattr(train, key)}; it must be at least 1"
     if train.micro_batch_size is not None and train.micro_batch_size < 1:
         return f"train.micro_batch_size is {train.micro_batch_size}; it must be at least 1"
@@ -314,6 +320,8 @@ def _budget_problem(recipe: Recipe) -> str | None:
     for key, value in given.items():
         if not 0 < value < math.inf:
             return f"budget.{key} is {value}; it must be positive"
+    if recipe.budget.steps is not None and recipe.budget.steps > MOST_STEPS:
+        return f"budget.steps is {recipe.budget.steps}; {MOST_STEPS:,} at most"
     return None
 
 

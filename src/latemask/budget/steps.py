@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from latemask.budget.flops import sequence_flops
 from latemask.errors import UserError
-from latemask.recipe import BudgetRecipe, Recipe
+from latemask.recipe import MOST_STEPS, BudgetRecipe, Recipe
 
 
 def with_budget(recipe: Recipe, steps: int | None, tokens: float | None, flops: float | None) -> Recipe:
@@ -31,6 +31,8 @@ def planned_steps(recipe: Recipe) -> int:
         price = f"{a_step:.3g} FLOPs"
     else:
         raise UserError("no budget: give --max-steps, --tokens or --flops, or a budget in the recipe")
+    if steps > MOST_STEPS:
+        raise UserError(f"the budget pays for {steps:.3g} steps of {price}; {MOST_STEPS:,} at most")
     if steps < 1:
         raise UserError(f"the budget does not pay for one step, which costs {price}")
     return steps

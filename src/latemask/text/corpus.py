@@ -63,6 +63,8 @@ def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
 
 def _expand(given: str) -> list[Source]:
     path = Path(given)
+    if not given:
+        raise UserError("an INPUT is empty")
     if path.is_file():
         if not _is_supported(path):
             raise UserError(f"{printable(given)}: unknown format; latemask reads {', '.join(FORMATS)}")

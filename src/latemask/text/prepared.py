@@ -46,14 +46,16 @@ class PreparedData:
         for name, expected in self.manifest["files"].items():
             path = self.folder / name
             if not path.is_file():
-                raise UserError(f"{path} is missing; prepare the data again into a new folder")
+                raise UserError(f"{path} is missing; prepare the data again (--overwrite)")
             if path.stat().st_size != expected["bytes"]:
                 raise UserError(
                     f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}: cut short or changed; "
-                    "prepare the data again"
+                    "prepare the data again (--overwrite)"
                 )
             if checksums and sha256_of(path) != expected["sha256"]:
-                raise UserError(f"{path} does not match its checksum: damaged or changed; prepare the data again")
+                raise UserError(
+                    f"{path} does not match its checksum: damaged or changed; prepare the data again (--overwrite)"
+                )
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -91,8 +93,27 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads(path.read_text("utf-8"))
         found = manifest["format"]
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise UserError(f"{path} cannot be read as a manifest ({error}); prepare the data again") from None
+        if found == FORMAT:
+            _check_shape(manifest)
+    except (ValueError, LookupError, TypeError, AttributeError, OSError):
+        raise UserError(f"{path} is damaged; prepare the data again (--overwrite)") from None
     if found != FORMAT:
-        raise UserError(f"{path} has format {found}, this latemask reads {FORMAT}; prepare the data again")
+        raise UserError(
+            f"{path} has format {found}, this latemask reads {FORMAT}; prepare the data again (--overwrite)"
+        )
     return manifest
+
+
+def _check_shape(manifest: dict[str, Any]) -> None:
+    """Raise something where the manifest is not one that `prepare` writes: it may have been edited or torn."""
+    record = manifest["tokenizer"]
+    vocabulary = Vocabulary(**{**record, "special": tuple(record["special"])})
+    ids = (vocabulary.bos, vocabulary.eos, vocabulary.pad, vocabulary.mask, *vocabulary.special)
+    if not all(0 <= number < vocabulary.size for number in ids) or manifest["token_bytes"] not in (2, 4):
+        raise ValueError
+    manifest["settings"].items()
+    for split in SPLITS:
+        shards = manifest["splits"][split]["shards"]
+        size = sum(manifest["files"][shard]["bytes"] for shard in shards)  # every shard has a checksum
+        if size != manifest["splits"][split]["tokens"] * manifest["token_bytes"]:
+            raise ValueError

@@ -30,6 +30,7 @@ from latemask.text.corpus import CorpusReader, Problems, Source, find_sources
 from latemask.text.prepared import FORMAT, MANIFEST, PreparedData, read_manifest
 from latemask.text.shards import SPLITS, ShardWriter, document_hash
 from latemask.text.tokenizer import (
+    LARGEST_VOCABULARY,
     SMALLEST_VOCABULARY,
     load_tokenizer,
     save_tokenizer,
@@ -42,7 +43,7 @@ _OURS = frozenset({MANIFEST, "tokenizer", *SPLITS})
 
 
 def prepare(
-    inputs: Sequence[str | Path] = (),
+    inputs: str | Path | Sequence[str | Path] = (),
     *,
     out: Path,
     builtin: bool = False,
@@ -66,6 +67,7 @@ def prepare(
         overwrite: Replace a folder that was prepared with other settings.
     """
     out = Path(out)
+    inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
     _check_arguments(inputs, builtin, vocab_size, tokenizer, validation)
     text = _Text(find_sources(inputs), Problems(strict), builtin)
     settings = _settings(text, vocab_size, tokenizer, validation)
@@ -104,6 +106,8 @@ def _check_arguments(
             f"--vocab-size {vocab_size} is too small: byte-level BPE needs {SMALLEST_VOCABULARY} pieces at least "
             "(256 bytes and the special tokens)"
         )
+    if tokenizer is None and vocab_size > LARGEST_VOCABULARY:
+        raise UserError(f"--vocab-size {vocab_size} is too large: {LARGEST_VOCABULARY:,} pieces at most")
     if not 0 <= validation < 1:
         raise UserError(f"--validation {validation} is not a share in [0, 1)")
 
@@ -212,15 +216,19 @@ def _already_done(out: Path, settings: dict[str, Any], overwrite: bool) -> Prepa
     """Return the data if it is there; refuse a folder that holds something else."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder")
-    manifest = read_manifest(out)
+    try:
+        manifest = read_manifest(out)
+    except UserError:
+        if overwrite:
+            return None
+        raise
     if manifest is None:
         foreign = sorted({path.name for path in out.iterdir()} - _OURS) if out.is_dir() else []
         if foreign:
             raise UserError(f"{out} is not empty and was not made by latemask prepare (it holds '{foreign[0]}')")
         return None
     changed = [key for key, value in settings.items() if manifest["settings"].get(key) != value]
-    if not changed:
-        data = PreparedData.open(out)
+    if not changed and (data := _intact(out, overwrite)):
         say(f"{out} is already prepared with these settings: nothing to do")
         return data
     if overwrite:
@@ -228,6 +236,16 @@ def _already_done(out: Path, settings: dict[str, Any], overwrite: bool) -> Prepa
     raise UserError(
         f"{out} was prepared with other settings ({', '.join(changed)}); choose another --out or pass --overwrite"
     )
+
+
+def _intact(out: Path, overwrite: bool) -> PreparedData | None:
+    """Open what is there; a damaged file is an error, or a reason to begin again."""
+    try:
+        return PreparedData.open(out)
+    except UserError:
+        if overwrite:
+            return None
+        raise
 
 
 def _clear(out: Path) -> None:

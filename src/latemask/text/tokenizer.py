@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from latemask.files import write_json_atomically
 # RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+LARGEST_VOCABULARY = 2**24
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte must have a piece
 
 
@@ -46,9 +49,28 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    _interruptibly(lambda unless_stopped: tokenizer.train_from_iterator(unless_stopped(texts), trainer))
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
     return wrap_tokenizer(tokenizer)
+
+
+def _interruptibly(work: Callable[[Callable[[Iterator[str]], Iterator[str]]], None]) -> None:
+    """Run `work` in a thread: the library reads in one of its own, where Ctrl-C would wait for the end of the text."""
+    stop = threading.Event()
+
+    def unless_stopped(texts: Iterator[str]) -> Iterator[str]:
+        for text in texts:
+            if stop.is_set():
+                raise KeyboardInterrupt
+            yield text
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work, unless_stopped)
+        try:
+            future.result()
+        except KeyboardInterrupt:
+            stop.set()
+            raise
 
 
 def wrap_tokenizer(tokenizer: Any) -> Any:
@@ -69,11 +91,21 @@ def load_tokenizer(folder_or_id: str | Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder_or_id), trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds for "not there" and "not a tokenizer"
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"no tokenizer at '{folder_or_id}', neither as a folder nor on the Hub: {reason}") from None
+        raise UserError(_no_tokenizer(Path(folder_or_id), str(error))) from None
     if not tokenizer.is_fast:
         raise UserError(f"the tokenizer at '{folder_or_id}' has no fast version (tokenizer.json), which latemask needs")
     return tokenizer
+
+
+def _no_tokenizer(path: Path, reason: str) -> str:
+    if not path.is_dir():
+        return f"no tokenizer at '{path}': not a folder here, and not reachable on the Hub"
+    for inside in ("tokenizer", "encoder"):
+        if (path / inside / "tokenizer.json").is_file():
+            return f"no tokenizer at '{path}' (did you mean '{path / inside}'?)"
+    if not (path / "tokenizer.json").is_file():
+        return f"no tokenizer at '{path}': the folder holds no tokenizer.json"
+    return f"the tokenizer in '{path}' cannot be read: {' '.join(reason.split())[:200]}"
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
@@ -108,9 +140,16 @@ def save_tokenizer(tokenizer: Any, folder: Path, max_length: int | None = None) 
 
 def copy_tokenizer(source: Path, folder: Path, max_length: int) -> None:
     """Copy a tokenizer beside a model, with the model's longest input written in."""
+    for name in _FILES[:2]:
+        if not (source / name).is_file():
+            raise UserError(f"{source / name} is missing")
     for name in _FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text("utf-8"))
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        raise UserError(f"{source / path.name} is damaged") from None
     write_json_atomically(path, {**config, "model_max_length": max_length})
+    vocabulary_of(load_tokenizer(folder))  # a damaged one is noticed here, not by whoever opens the copy
