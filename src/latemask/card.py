@@ -91,7 +91,7 @@ def _training(run: RunFolder, source: Path) -> str:
         seen=spent["tokens"] * steps // spent["step"],
         flops=spent["flops"] * steps / spent["step"],
         validation=f"{validated[-1]['eval_loss']:.3f}" if validated else "not measured",
-        recipe=run.recipe_file.read_text("utf-8"),
+        recipe=run.recipe_file.read_text("utf-8", errors="replace"),
     )
 
 

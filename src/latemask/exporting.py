@@ -10,6 +10,7 @@ from latemask.card import model_card
 from latemask.console import say
 from latemask.errors import UserError
 from latemask.model import load_model
+from latemask.model.load import is_ours
 from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import copy_tokenizer
 
@@ -28,16 +29,24 @@ def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
     model = load_model(source)
     aside = out.with_name(f".{out.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    model.encoder.save_pretrained(str(aside))
-    copy_tokenizer(_tokenizer_folder(folder, source), aside, model.family.longest(model.encoder.config))
-    (aside / "README.md").write_text(model_card(folder, source, model), "utf-8")
+    try:
+        _write(aside, folder, source, model)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
     if out.exists():
         shutil.rmtree(out)
     aside.rename(out)
     if source.parent == folder.checkpoints:
         say(f"the run is not finished: exported its checkpoint {source.name}")
     return out
+
+
+def _write(aside: Path, run: RunFolder, source: Path, model: Any) -> None:
+    aside.mkdir(parents=True)
+    model.encoder.save_pretrained(str(aside))
+    copy_tokenizer(_tokenizer_folder(run, source), aside, model.family.longest(model.encoder.config))
+    (aside / "README.md").write_text(model_card(run, source, model), "utf-8")
 
 
 def _refuse_or_pass(out: Path, overwrite: bool) -> None:
@@ -47,6 +56,8 @@ def _refuse_or_pass(out: Path, overwrite: bool) -> None:
         return
     if not (out / "config.json").is_file():
         raise UserError(f"{out} is not empty and holds no encoder; choose another --out")
+    if is_ours(out):
+        raise UserError(f"{out} holds a pre-training model; choose another --out for the encoder")
     if not overwrite:
         raise UserError(f"{out} already holds an encoder; choose another --out or pass --overwrite")
 

@@ -16,7 +16,7 @@ from latemask.console import printable
 from latemask.errors import UserError
 from latemask.model import load_model
 from latemask.run_folder import RunFolder
-from latemask.text.tokenizer import load_tokenizer
+from latemask.text.tokenizer import load_tokenizer, vocabulary_of
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Filler:
         self.model = load_model(folder)
         beside = folder if (folder / "tokenizer.json").is_file() else _data_tokenizer(RunFolder(run))
         self.tokenizer = load_tokenizer(beside)
+        vocabulary_of(self.tokenizer)
 
     def predict(self, text: str, top: int = 5) -> list[list[Prediction]]:
         """Return the `top` predictions for each mask of `text`, in its order."""
@@ -68,6 +69,8 @@ class Filler:
 
     def _ids(self, text: str) -> torch.Tensor:
         mask = self.tokenizer.mask_token
+        if text != text.encode("utf-8", "ignore").decode("utf-8"):  # bytes of the command line that are no text
+            raise UserError("the text is not valid UTF-8")
         ids = self.tokenizer(text.replace("<mask>", mask), return_tensors="pt", truncation=False).input_ids[0]
         if not (ids == self.tokenizer.mask_token_id).any():
             raise UserError(f"nothing to fill: the text has no {mask}")

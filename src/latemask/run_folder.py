@@ -25,14 +25,6 @@ from latemask.errors import UserError
 from latemask.files import write_json_atomically, write_text_atomically
 from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
 
-_CHECKPOINT_FILES = (
-    "trainer_state.json",
-    "model.safetensors",
-    "optimizer.pt",
-    "scheduler.pt",
-    "rng_state.pth",
-)
-
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -69,7 +61,12 @@ class RunFolder:
     def record(self) -> dict[str, Any]:
         """What run.json says; empty where there is none."""
         path = self.path / "run.json"
-        return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        try:
+            return dict(json.loads(path.read_text("utf-8")))
+        except (ValueError, TypeError):
+            raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
 
     def update(self, **changes: Any) -> None:
         """Change entries of run.json."""
@@ -91,6 +88,8 @@ class RunFolder:
             raise UserError(f"{self.path} is a file, not a run folder")
         if resume and not self.recipe_file.is_file():
             raise UserError(f"nothing to resume in {self.path}: it holds no run; leave --resume away to start one")
+        if self._occupied() and not self.recipe_file.is_file():
+            raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
 
     def start(self, recipe: Recipe, data: dict[str, Any], overwrite: bool) -> None:
         """Begin a new run here, or say why not."""
@@ -108,23 +107,28 @@ class RunFolder:
             },
         )
 
-    def resume(self, recipe: Recipe, data: dict[str, Any]) -> Path | None:
-        """Check that it is the same run, and return the checkpoint to go on from (None: from the start)."""
+    def check_same(self, recipe: Recipe, data: dict[str, Any]) -> None:
+        """Refuse to go on with another recipe or other data than the run began with."""
         if changed := differences(load_recipe(self.recipe_file), recipe):
             raise UserError(f"cannot resume {self.path} with a changed recipe: {'; '.join(changed)}")
         if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:
             raise UserError(f"cannot resume {self.path}: the data in {data['folder']} is not what the run started with")
-        return self.last_checkpoint()
+
+    def all_checkpoints(self) -> list[Path]:
+        """Return the checkpoints, newest first, good or not."""
+        found = (path for path in self.checkpoints.glob("checkpoint-*") if path.name.split("-")[1].isdigit())
+        return sorted(found, key=step_of, reverse=True)
 
     def last_checkpoint(self) -> Path | None:
-        """Return the newest checkpoint that is complete (the Trainer writes trainer_state.json last)."""
-        found = [path for path in self.checkpoints.glob("checkpoint-*") if _is_complete(path)]
-        return max(found, key=_step_of, default=None)
+        """Return the newest checkpoint that was written to its end (the Trainer writes trainer_state.json last)."""
+        return next((path for path in self.all_checkpoints() if (path / "trainer_state.json").is_file()), None)
 
     def newest_model(self) -> Path:
         """Return the folder of the final model or, while there is none, of the last checkpoint."""
         if (self.model / "config.json").is_file():
             return self.model
+        if self.model.is_dir():
+            raise UserError(f"{self.model / 'config.json'} is missing")
         if (self.path / "config.json").is_file():  # not a run: a model that somebody saved
             return self.path
         if checkpoint := self.last_checkpoint():
@@ -146,19 +150,20 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the log lines; a last line torn by a crash is left out."""
         rows = []
-        for line in self.metrics_file.read_text("utf-8").splitlines():
+        for line in self.metrics_file.read_text("utf-8", errors="replace").splitlines():
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                break
+            rows.append(row)
         return rows
 
     def _occupied(self) -> bool:
-        return any(path.name != ".lock" for path in self.path.iterdir())
+        return self.path.is_dir() and any(path.name != ".lock" for path in self.path.iterdir())
 
     def _refuse_or_clear(self, overwrite: bool) -> None:
-        if not self.recipe_file.is_file():
-            raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
         if not overwrite:
             raise UserError(
                 f"{self.path} already holds a finished run; choose another --out, or pass --overwrite"
@@ -172,9 +177,6 @@ class RunFolder:
                 path.unlink()
 
 
-def _is_complete(checkpoint: Path) -> bool:
-    return all((checkpoint / name).is_file() for name in _CHECKPOINT_FILES)
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rsplit("-", 1)[1])
+def step_of(checkpoint: Path) -> int:
+    """Return the step after which a checkpoint was written."""
+    return int(checkpoint.name.split("-")[1])

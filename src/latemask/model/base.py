@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -95,6 +96,15 @@ def load_encoder(folder_or_id: str) -> Any:
         return AutoModel.from_pretrained(
             folder_or_id, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, **without_pooler
         )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(f"no encoder at '{folder_or_id}', neither as a folder nor on the Hub: {reason}") from None
+    except UserError:
+        raise
+    except Exception as error:  # transformers and safetensors raise many kinds for "not there" and "damaged"
+        raise UserError(_no_encoder(Path(folder_or_id), str(error))) from None
+
+
+def _no_encoder(path: Path, reason: str) -> str:
+    if (path / "encoder" / "config.json").is_file():
+        return f"no encoder at '{path}' (did you mean '{path / 'encoder'}'?)"
+    if not path.is_dir():
+        return f"no encoder at '{path}': not a folder here, and not reachable on the Hub"
+    return f"the encoder in '{path}' cannot be read: {' '.join(reason.split())[:200]}"

@@ -15,15 +15,27 @@ _BY_TYPE: dict[str, type[EncoderForPreTraining]] = {cls.config_class.model_type:
 
 def load_model(folder: Path) -> Any:
     """Load a model of ours that `save_pretrained` or a run wrote."""
-    try:
-        kind = json.loads((folder / "config.json").read_text("utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
-        kind = None
+    kind = model_type(folder)
     if kind not in _BY_TYPE:
-        found = f"a '{kind}' model" if kind else "no model"
-        raise UserError(f"{folder} holds {found}; a latemask run or pre-training model is needed here")
+        raise UserError(f"{folder} holds a '{kind}' model; a latemask run or pre-training model is needed here")
     try:
         return _BY_TYPE[kind].from_pretrained(folder, use_safetensors=True).eval()
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # safetensors and transformers raise many kinds for a damaged file
         reason = str(error).strip().split("\n")[0]
-        raise UserError(f"the model in {folder} cannot be loaded: {reason}") from None
+        raise UserError(f"the model in {folder} cannot be loaded, a file is damaged or missing: {reason}") from None
+
+
+def model_type(folder: Path) -> str:
+    """Return what kind of model a folder says it holds."""
+    path = folder / "config.json"
+    try:
+        return str(json.loads(path.read_text("utf-8"))["model_type"])
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: no model there") from None
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{path} is damaged") from None
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder holds a pre-training model, not an encoder."""
+    return model_type(folder) in _BY_TYPE

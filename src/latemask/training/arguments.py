@@ -13,10 +13,16 @@ from latemask.recipe import Recipe, TrainRecipe
 from latemask.run_folder import RunFolder
 
 
+def check_training(train: TrainRecipe) -> None:
+    """Refuse what this machine cannot do, before anything is written."""
+    batch_split(train, _world_size())
+    _precision(train)
+
+
 def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validation: bool) -> TrainingArguments:
     """Return the Trainer's settings for a recipe."""
     train = recipe.train
-    on_device, accumulation = batch_split(train, int(os.environ.get("WORLD_SIZE", "1")))
+    on_device, accumulation = batch_split(train, _world_size())
     return TrainingArguments(
         output_dir=str(run.checkpoints),
         max_steps=steps,
@@ -48,9 +54,14 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
         ignore_data_skip=True,  # a resumed run starts its dataset at the right sample instead of skipping to it
         remove_unused_columns=False,  # "index" is for the collator, not for the model
         report_to=["tensorboard"],
+        use_cpu=not torch.accelerator.is_available(),  # else the Trainer takes bf16 for a GPU's only
         disable_tqdm=True,
         **_precision(train),
     )
+
+
+def _world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:

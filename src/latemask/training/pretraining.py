@@ -19,11 +19,12 @@ from latemask.exporting import export
 from latemask.masking import COLLATORS, SampleDataset
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import Recipe, check_recipe, load_recipe
-from latemask.run_folder import RunFolder
+from latemask.run_folder import RunFolder, step_of
 from latemask.text import PreparedData
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
-from latemask.training.arguments import training_arguments
+from latemask.training.arguments import check_training, training_arguments
 from latemask.training.callbacks import MetricsCallback, ProgressCallback, StepRandomness, StopOnSignal
+from latemask.training.checkpoints import checkpoint_to_resume
 
 
 def pretrain(
@@ -49,6 +50,8 @@ def pretrain(
         resume: Go on from the last checkpoint in the run folder.
         overwrite: Replace a run that is in the run folder.
     """
+    if resume and overwrite:
+        raise UserError("--resume goes on and --overwrite starts again: give one of them")
     if isinstance(recipe, (str, Path)):
         out = out or Path("runs") / Path(recipe).stem
         recipe = load_recipe(recipe)
@@ -109,9 +112,10 @@ class _Job:
 
 def _plan(recipe: Recipe, data: PreparedData) -> _Job:
     check_recipe(recipe)
-    _check_tokenizer(recipe, data)
     recipe = complete_recipe(recipe, data.vocabulary)
     check_recipe(recipe)
+    check_training(recipe.train)
+    _check_tokenizer(recipe, data)
     tokens = data.manifest["splits"]["train"]["tokens"]
     if not len(data.rows("train", recipe.length)):
         raise UserError(
@@ -136,16 +140,19 @@ def _check_tokenizer(recipe: Recipe, data: PreparedData) -> None:
 def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     checkpoint = None
     if resume:
-        checkpoint = run.resume(job.recipe, job.data_record)
+        run.check_same(job.recipe, job.data_record)
         if run.is_finished():
             say(f"{run.path} is finished already: nothing to do")
             return
-    else:
+        checkpoint = checkpoint_to_resume(run)
+    set_seed(job.recipe.seed)
+    model = build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
+    if not resume:
         run.start(job.recipe, job.data_record, overwrite)
-    done = int(checkpoint.name.rsplit("-", 1)[1]) if checkpoint else 0
+    done = step_of(checkpoint) if checkpoint else 0
     run.forget_metrics_after(done)
     with StopOnSignal() as stop:
-        trainer = _trainer(job, run, done, stop)
+        trainer = _trainer(job, run, model, done, stop)
         _announce(job, run, trainer.model, done)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if trainer.state.global_step < job.steps:
@@ -153,14 +160,13 @@ def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     _finish(job, run, trainer.model)
 
 
-def _trainer(job: _Job, run: RunFolder, done: int, stop: StopOnSignal) -> Trainer:
+def _trainer(job: _Job, run: RunFolder, model: Any, done: int, stop: StopOnSignal) -> Trainer:
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")  # the Trainer's only way to be told
-    set_seed(job.recipe.seed)
     validation = job.validation_samples()
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     trainer = Trainer(
-        model=build_model(job.recipe, job.data.vocabulary),
+        model=model,
         args=training_arguments(job.recipe, run, job.steps, validation is not None),
         data_collator=job.collator(),
         train_dataset=job.train_samples(done),
