@@ -1,12 +1,13 @@
 """export: a folder that any Hugging Face program opens, with no code of ours."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from latemask import UserError, export, pretrain
+from latemask import UserError, export, fill, pretrain
 from latemask.model import load_model
 from latemask.recipe import BudgetRecipe, EncoderRecipe
 from tests.conftest import FAMILIES, tiny_recipe
@@ -93,10 +94,37 @@ def test_what_is_there_is_not_overwritten_unasked(run, folder, tmp_path):
 
 
 def test_a_stopped_run_exports_its_last_checkpoint(run, tmp_path, capsys):
-    import shutil
-
     shutil.copytree(run.path, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
     export(tmp_path / "run", out=tmp_path / "encoder")
     assert "checkpoint-2" in capsys.readouterr().err
     assert (tmp_path / "encoder" / "model.safetensors").read_bytes() == (run.encoder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("harm", ["garbage", "cut", "missing"])
+def test_a_damaged_model_is_said_and_nothing_is_left_behind(run, tmp_path, name, harm):
+    shutil.copytree(run.path, tmp_path / "run")
+    path = tmp_path / "run" / "model" / name
+    content = path.read_bytes()
+    path.write_bytes({"garbage": b"\x93garbage", "cut": content[: len(content) // 2], "missing": b""}[harm])
+    if harm == "missing":
+        path.unlink()
+    for use in (lambda: export(tmp_path / "run", out=tmp_path / "out"), lambda: fill(tmp_path / "run", "<mask>")):
+        with pytest.raises(UserError) as caught:
+            use()
+        assert "model" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_with_a_torn_record_is_said(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text('{"status": "fin')
+    with pytest.raises(UserError, match=r"run\.json is damaged"):
+        export(tmp_path / "run", out=tmp_path / "out")
+
+
+def test_a_pre_training_model_is_not_overwritten_by_an_encoder(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "run")
+    with pytest.raises(UserError, match="holds a pre-training model"):
+        export(tmp_path / "run", out=tmp_path / "run" / "model", overwrite=True)

@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from latemask.errors import UserError
-from latemask.recipe import Recipe, bundled_recipes, check_recipe, differences, dump_recipe, load_recipe
+from latemask.recipe import (
+    BudgetRecipe,
+    MaskCounts,
+    MaskRecipe,
+    Recipe,
+    bundled_recipes,
+    check_recipe,
+    differences,
+    dump_recipe,
+    load_recipe,
+)
 from tests.conftest import tiny_recipe
 
 
@@ -24,6 +34,17 @@ def test_overrides_win_and_the_rest_stays(tmp_path):
     path = recipe_file(tmp_path, "length: 64\nmask: {rate: 0.3, drop: 0.1}\n")
     recipe = load_recipe(path, {"mask": {"rate": 0.5}})
     assert (recipe.length, recipe.mask.rate, recipe.mask.drop) == (64, 0.5, 0.1)
+
+
+def test_an_override_of_the_budget_replaces_it(tmp_path):
+    path = recipe_file(tmp_path, "budget: {tokens: 1000000}\n")
+    assert load_recipe(path, {"budget": {"steps": 7}}).budget == BudgetRecipe(steps=7)
+
+
+def test_random_and_keep_together_never_exceed_what_is_predicted():
+    counts = MaskCounts.of(MaskRecipe(rate=0.4, random=0.5, keep=0.5), 128)
+    assert counts.masked == 0
+    assert counts.corrupted == counts.predicted == 51
 
 
 def test_an_empty_recipe_is_all_defaults(tmp_path):
@@ -85,6 +106,11 @@ def test_mini_base_and_its_early_form_differ_in_the_masks_only():
         ("budget: {steps: 10, tokens: 100}", "budget has steps and tokens"),
         ("budget: {flops: 0}", "budget.flops is 0"),
         ("seed: -1", "seed is -1"),
+        ("seed: 4294967296", "seed is 4294967296"),
+        ("encoder: {ffn_width: -3}", "encoder.ffn_width is -3"),
+        ("encoder: {max_length: 0}", "encoder.max_length is 0"),
+        ("budget: {steps: 99999999999999999999}", "budget.steps is 99999999999999999999"),
+        ("[" * 3000, "is not a YAML recipe"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(tmp_path, text, message):

@@ -39,3 +39,17 @@ def test_all_logits_are_never_in_memory_at_once(monkeypatch):
     assert largest_allocation(head, states, words, labels) <= all_logits / 8
     monkeypatch.setattr(head_module, "CHUNK_ROWS", 1024)  # the measure itself can see them
     assert largest_allocation(head, states, words, labels) >= all_logits
+
+
+def test_in_mixed_precision_the_loss_and_its_gradients_stay_close():
+    torch.manual_seed(0)
+    head = PredictionHead(64, 500)
+    states, words = torch.randn(4, 32, 64, requires_grad=True), (0.1 * torch.randn(500, 64)).requires_grad_()
+    labels = torch.randint(0, 500, (4, 32))
+    exact = head.loss(states, words, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = head.loss(states, words, labels)
+    torch.testing.assert_close(mixed.float(), exact, rtol=1e-2, atol=0)
+    ours, theirs = (torch.autograd.grad(loss, words)[0] for loss in (mixed, exact))
+    assert ours.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.99

@@ -1,6 +1,7 @@
 """prepare: the whole way from text to a folder that knows what is in it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -167,3 +168,54 @@ def test_a_relative_folder_means_the_current_one_each_time(tmp_path, text, monke
         monkeypatch.chdir(tmp_path / name)
         prepare([text], out=Path("data"), vocab_size=300)
         assert (tmp_path / name / "data" / "train" / "00000.ds").stat().st_size > 1000
+
+
+def test_one_path_alone_is_taken_as_one_input(tmp_path, text):
+    assert prepare(str(text), out=tmp_path / "out", vocab_size=300).manifest["settings"]["inputs"][0]["path"] == str(
+        text
+    )
+    with pytest.raises(UserError, match="INPUT is empty"):
+        prepare([""], out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("harm", ["manifest", "shard", "tokenizer"])
+def test_overwrite_repairs_a_damaged_folder(tmp_path, text, harm):
+    out = tmp_path / "out"
+    whole = prepare([text], out=out, vocab_size=300)
+    {
+        "manifest": out / "manifest.json",
+        "shard": out / "train" / "00000.ds",
+        "tokenizer": out / "tokenizer" / "tokenizer.json",
+    }[harm].write_bytes(b"x")
+    with pytest.raises(UserError, match="--overwrite"):
+        prepare([text], out=out, vocab_size=300)
+    assert prepare([text], out=out, vocab_size=300, overwrite=True).fingerprint == whole.fingerprint
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: m.pop("splits"),
+        lambda m: m.pop("settings"),
+        lambda m: m["splits"].pop("validation"),
+        lambda m: m.update(token_bytes=4),
+        lambda m: m.update(files=[]),
+        lambda m: m["tokenizer"].update(mask=10**6),
+        lambda m: m["splits"]["train"].update(shards=["../elsewhere.ds"]),
+    ],
+)
+def test_a_manifest_that_prepare_would_not_write_is_refused(data, tmp_path, edit):
+    shutil.copytree(data.folder, tmp_path / "copy")
+    manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
+    edit(manifest)
+    (tmp_path / "copy" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+        PreparedData.open(tmp_path / "copy")
+
+
+def test_a_file_name_that_is_no_text_survives(tmp_path, text):
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff\x1b.txt"))
+    shutil.copy(text, odd)
+    out = tmp_path / "out"
+    first = prepare([odd], out=out, vocab_size=300)
+    assert prepare([odd], out=out, vocab_size=300).manifest == first.manifest

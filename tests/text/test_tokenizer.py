@@ -1,6 +1,7 @@
 """The tokenizer: RoBERTa's special tokens, any byte survives, other people's tokenizers work."""
 
 import json
+import signal
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -87,3 +88,24 @@ def test_a_missing_tokenizer_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="no tokenizer at") as caught:
         load_tokenizer(tmp_path / "nothing")
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_holds_one_deeper_is_hinted_at(tokenizer, tmp_path):
+    save_tokenizer(tokenizer, tmp_path / "tokenizer")
+    with pytest.raises(UserError, match=r"did you mean '.*/tokenizer'\?"):
+        load_tokenizer(tmp_path)
+
+
+def test_control_c_does_not_wait_for_the_end_of_the_text():
+    read = []
+
+    def texts():
+        for number in range(10**9):
+            read.append(number)
+            if number == 1000:
+                signal.raise_signal(signal.SIGINT)
+            yield "some words to read"
+
+    with pytest.raises(KeyboardInterrupt):
+        train_tokenizer(texts(), 300)
+    assert len(read) < 10**7

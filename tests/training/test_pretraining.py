@@ -20,6 +20,7 @@ from latemask.recipe import BudgetRecipe, EncoderRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.training.arguments import batch_split
 from latemask.training.callbacks import StopOnSignal
+from latemask.training.checkpoints import checkpoint_to_resume
 from tests.conftest import KINDS, joining, tiny_recipe
 
 
@@ -56,6 +57,17 @@ def interrupt(monkeypatch):
     monkeypatch.setattr("latemask.training.pretraining.StopOnSignal", _StopAt)
     yield
     monkeypatch.undo()
+
+
+@pytest.fixture(scope="module")
+def stopped_run(data, tmp_path_factory):
+    """A run stopped at step 3 of 6, with checkpoints 2 and 3."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("latemask.training.pretraining.StopOnSignal", _StopAt)
+        with pytest.raises(Interrupted):
+            pretrain(recipe_of(6, save_every=2), data=data.folder, out=out)
+    return out
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -179,6 +191,56 @@ def test_a_torn_checkpoint_is_passed_over(data, tmp_path, interrupt, monkeypatch
     monkeypatch.undo()
     resumed = pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
     assert [row["step"] for row in resumed.metrics() if "loss" in row] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("harm", ["garbage", "cut", "missing"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "config.json"]
+)
+def test_a_damaged_checkpoint_is_named_and_passed_over(data, tmp_path, stopped_run, capsys, name, harm):
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(stopped_run, run.path)
+    path = run.checkpoints / "checkpoint-3" / name
+    content = path.read_bytes()
+    path.write_bytes({"garbage": b"\x93garbage", "cut": content[: len(content) // 2], "missing": b""}[harm])
+    if harm == "missing":
+        path.unlink()
+    assert checkpoint_to_resume(run).name == "checkpoint-2"
+    said = capsys.readouterr().err
+    assert f"{path} is {'missing' if harm == 'missing' else 'damaged'}; passing over checkpoint-3" in said
+
+
+def test_with_no_checkpoint_that_can_be_read_a_run_does_not_silently_start_again(data, tmp_path, stopped_run, capsys):
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(stopped_run, run.path)
+    for checkpoint in run.all_checkpoints():
+        (checkpoint / "optimizer.pt").unlink()
+    with pytest.raises(UserError, match=r"no checkpoint in .* can be read; --overwrite starts the run again"):
+        pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
+    shutil.rmtree(run.checkpoints)
+    pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
+    assert "no checkpoint yet: starting from the first step" in capsys.readouterr().err
+
+
+def test_mixed_precision_trains_on_a_cpu_too(data, tmp_path):
+    exact = pretrain(recipe_of(3), data=data.folder, out=tmp_path / "exact")
+    mixed = pretrain(recipe_of(3, precision="bf16"), data=data.folder, out=tmp_path / "mixed")
+    assert losses(mixed) == pytest.approx(losses(exact), rel=0.01)
+    assert losses(mixed) != losses(exact)
+
+
+@pytest.mark.parametrize("train", [{"micro_batch_size": 3}, {"precision": "fp16"}])
+def test_what_the_machine_cannot_do_is_refused_before_there_is_a_run(data, tmp_path, train):
+    if torch.cuda.is_available():
+        pytest.skip("this machine can")
+    with pytest.raises(UserError, match=r"does not split|needs a GPU"):
+        pretrain(recipe_of(2, **train), data=data.folder, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_resume_and_overwrite_together_are_refused(data, tmp_path):
+    with pytest.raises(UserError, match="give one of them"):
+        pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run", resume=True, overwrite=True)
 
 
 def test_a_run_that_died_after_its_last_step_is_finished_by_resuming(data, tmp_path):

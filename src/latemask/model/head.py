@@ -30,10 +30,19 @@ class PredictionHead(nn.Module):
 
     def loss(self, states: Tensor, words: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross-entropy without ever holding all logits: they come and go in chunks."""
+        features, words, bias = _as_autocast(self.features(states).flatten(0, -2), words, self.bias)
         return F.linear_cross_entropy(
-            self.features(states).flatten(0, -2),
+            features,
             words,
             labels.flatten(),
-            linear_bias=self.bias,
+            linear_bias=bias,
             options=nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_ROWS),
         )
+
+
+def _as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as autocast would, if it is on: it does not know the chunked loss and would leave the head in fp32."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    return tuple(tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors)

@@ -6,7 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,12 @@ def _interruptibly(work: Callable[[Callable[[Iterator[str]], Iterator[str]]], No
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work, unless_stopped)
         try:
-            future.result()
+            while not wait([future], timeout=0.2).done:  # awake now and then: signals reach the main thread only then
+                pass
         except KeyboardInterrupt:
             stop.set()
             raise
+        future.result()
 
 
 def wrap_tokenizer(tokenizer: Any) -> Any:
@@ -117,8 +119,9 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
         "mask": tokenizer.mask_token_id,
     }
     if missing := [name for name, value in ids.items() if value is None]:
+        where = f" in '{tokenizer.name_or_path}'" if tokenizer.name_or_path else ""
         raise UserError(
-            f"the tokenizer has no {' and no '.join(missing)} token; an encoder's tokenizer has all of them"
+            f"the tokenizer{where} has no {' and no '.join(missing)} token, which an encoder's tokenizer has"
         )
     return Vocabulary(size=len(tokenizer), special=tuple(sorted(tokenizer.all_special_ids)), **ids)
 
