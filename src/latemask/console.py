@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -19,13 +19,12 @@ def is_interactive() -> bool:
 
 
 def progress_bar(*extra: str) -> Progress:
-    """Return a bar with elapsed and remaining time; each of `extra` is one more text column."""
+    """Return a bar with the time left, short enough for 80 columns; each of `extra` is one more text column."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         *(TextColumn(column) for column in extra),
-        TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),
         console=_console,
