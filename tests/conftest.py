@@ -81,3 +81,15 @@ def make_batch(recipe: Recipe, rows: np.ndarray | None = None, seed: int = 0) ->
     rows = make_rows(length=recipe.length) if rows is None else rows
     samples = [{"ids": row, "index": index} for index, row in enumerate(rows)]
     return COLLATORS[recipe.objective](recipe.counts, VOCABULARY, seed)(samples)
+
+
+def loss_after_fitting_one_batch(recipe: Recipe) -> float:
+    """Train on one small batch alone; a model that can learn ends near zero."""
+    model, batch = make_model(recipe).train(), make_batch(recipe)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+    return loss.item()

@@ -78,14 +78,18 @@ class FeedForward(nn.Module):
         return self.narrow(F.gelu(self.wide(self.norm(states))))
 
 
-class SelfLayer(nn.Module):
-    """Self-attention over the stream, then feed-forward; `slots` keeps only those positions."""
+class DecoderLayer(nn.Module):
+    """What every layer has: a norm, an attention, a feed-forward."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
         self.feed_forward = FeedForward(width)
+
+
+class SelfLayer(DecoderLayer):
+    """Self-attention over the stream, then feed-forward; `slots` keeps only those positions."""
 
     def forward(self, stream: Tensor, memory: Tensor, bias: Tensor | None, slots: Tensor | None = None) -> Tensor:
         """Run the layer."""
@@ -119,14 +123,8 @@ class CrossLayer(SelfLayer):
         return stream + self.feed_forward(stream)
 
 
-class CrossOnlyLayer(nn.Module):
+class CrossOnlyLayer(DecoderLayer):
     """Cross-attention from predicted positions to the encoder's output, then feed-forward."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
-        self.feed_forward = FeedForward(width)
 
     def forward(self, stream: Tensor, memory: Tensor, bias: Tensor | None, slots: Tensor | None = None) -> Tensor:
         """Run the layer; the stream holds predicted positions only, so there is nothing to leave out."""
@@ -134,7 +132,7 @@ class CrossOnlyLayer(nn.Module):
         return stream + self.feed_forward(stream)
 
 
-LAYERS: dict[str, type[SelfLayer] | type[CrossOnlyLayer]] = {
+LAYERS: dict[str, type[DecoderLayer]] = {
     "self": SelfLayer,
     "cross": CrossLayer,
     "cross-only": CrossOnlyLayer,
