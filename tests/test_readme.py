@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,11 @@ def test_links_between_documents_lead_somewhere():
     for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", document.read_text("utf-8")):
             assert (document.parent / target).exists(), f"{document.name} -> {target}"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+def test_make_knows_its_two_commands():
+    """Not run here, they would set up an environment in an environment; CI is `make test`, and demo has its tests."""
+    for command, ends in (("demo", "latemask demo"), ("test", "pytest")):
+        done = subprocess.run(["make", "-n", command], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.strip().splitlines()[-1].endswith(ends)
