@@ -82,5 +82,6 @@ def test_links_between_documents_lead_somewhere():
 def test_make_knows_its_two_commands():
     """Not run here, they would set up an environment in an environment; CI is `make test`, and demo has its tests."""
     for command, ends in (("demo", "latemask demo"), ("test", "pytest")):
-        done = subprocess.run(["make", "-n", command], cwd=ROOT, capture_output=True, text=True, check=True)
+        make = ["make", "--no-print-directory", "-n", command]
+        done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
         assert done.stdout.strip().splitlines()[-1].endswith(ends)
