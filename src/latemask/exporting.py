@@ -45,7 +45,7 @@ def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
 def _write(aside: Path, run: RunFolder, source: Path, model: Any) -> None:
     aside.mkdir(parents=True)
     model.encoder.save_pretrained(str(aside))
-    copy_tokenizer(_tokenizer_folder(run, source), aside, model.family.longest(model.encoder.config))
+    copy_tokenizer(run.tokenizer_folder(source), aside, model.family.longest(model.encoder.config))
     (aside / "README.md").write_text(model_card(run, source, model), "utf-8")
 
 
@@ -60,12 +60,3 @@ def _refuse_or_pass(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} holds a pre-training model; choose another --out for the encoder")
     if not overwrite:
         raise UserError(f"{out} already holds an encoder; choose another --out or pass --overwrite")
-
-
-def _tokenizer_folder(run: RunFolder, source: Path) -> Path:
-    candidates: list[Any] = [source, run.path / "tokenizer", run.record.get("data", {}).get("folder")]
-    for candidate in filter(None, candidates):
-        for folder in (Path(candidate), Path(candidate) / "tokenizer"):
-            if (folder / "tokenizer.json").is_file():
-                return folder
-    raise UserError(f"no tokenizer beside the model in {source}; save one there (tokenizer.save_pretrained)")

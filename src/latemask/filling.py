@@ -48,10 +48,10 @@ class Filler:
     """A model and its tokenizer, loaded once."""
 
     def __init__(self, run: Path):
-        folder = RunFolder(run).newest_model()
-        self.model = load_model(folder)
-        beside = folder if (folder / "tokenizer.json").is_file() else _data_tokenizer(RunFolder(run))
-        self.tokenizer = load_tokenizer(beside)
+        folder = RunFolder(run)
+        source = folder.newest_model()
+        self.model = load_model(source)
+        self.tokenizer = load_tokenizer(folder.tokenizer_folder(source))
         vocabulary_of(self.tokenizer)
 
     def predict(self, text: str, top: int = 5) -> list[list[Prediction]]:
@@ -93,10 +93,6 @@ class Filler:
             "positions": positions[None],
             "predicted_slots": positions[None, is_mask],
         }
-
-
-def _data_tokenizer(run: RunFolder) -> Path:
-    return Path(run.record.get("data", {}).get("folder", run.path)) / "tokenizer"
 
 
 def _print_table(found: list[list[Prediction]]) -> None:

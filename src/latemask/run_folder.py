@@ -136,6 +136,14 @@ class RunFolder:
         missing = "holds no model yet" if self.recipe_file.is_file() else "is not a latemask run"
         raise UserError(f"{self.path} {missing}" if self.path.exists() else f"{self.path}: no such folder")
 
+    def tokenizer_folder(self, model: Path) -> Path:
+        """Return where the tokenizer of a model in this run is: beside it or, for a checkpoint, with the data."""
+        data = self.record.get("data", {}).get("folder")
+        for folder in (model, Path(data) / "tokenizer" if data else model):
+            if (folder / "tokenizer.json").is_file():
+                return folder
+        raise UserError(f"no tokenizer beside the model in {model}; save one there (tokenizer.save_pretrained)")
+
     def is_finished(self) -> bool:
         """Whether the run came to its end."""
         return self.record.get("status") == "finished"

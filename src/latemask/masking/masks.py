@@ -6,6 +6,7 @@ B rows, L length, V visible, M masked, R corrupted (random or kept, visible and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,11 +62,16 @@ def _reluctance(ids: np.ndarray, drawn: np.ndarray, vocabulary: Vocabulary) -> n
 def _with_random_tokens(ids: np.ndarray, where: np.ndarray, keys: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     if not where.shape[1]:
         return ids
-    ordinary = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
+    ordinary = _ordinary_ids(vocabulary)
     drawn = draws(keys, where.shape[1])
     out = ids.copy()
     np.put_along_axis(out, where, ordinary[drawn % np.uint64(len(ordinary))], axis=1)
     return out
+
+
+@lru_cache(maxsize=4)
+def _ordinary_ids(vocabulary: Vocabulary) -> np.ndarray:
+    return np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
 
 
 def slots_of(positions: np.ndarray, among: np.ndarray, length: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,17 +88,23 @@ def build_encoder(config: Any) -> Any:
     return AutoModel.from_config(config, add_pooling_layer=False)
 
 
+def stock_config(folder_or_id: str) -> Any:
+    """Read the config of an existing encoder; no code of strangers is run."""
+    return _named(folder_or_id, lambda: AutoConfig.from_pretrained(folder_or_id, trust_remote_code=False))
+
+
 def load_encoder(folder_or_id: str) -> Any:
     """Load an encoder from safetensors in a folder or on the Hub; no code of strangers is run."""
+    config = stock_config(folder_or_id)
+    family_of(config)
+    without_pooler = {} if config.model_type == "modernbert" else {"add_pooling_layer": False}
+    settings = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32, **without_pooler}
+    return _named(folder_or_id, lambda: AutoModel.from_pretrained(folder_or_id, **settings))
+
+
+def _named(folder_or_id: str, load: Callable[[], Any]) -> Any:
     try:
-        config = AutoConfig.from_pretrained(folder_or_id, trust_remote_code=False)
-        family_of(config)
-        without_pooler = {} if config.model_type == "modernbert" else {"add_pooling_layer": False}
-        return AutoModel.from_pretrained(
-            folder_or_id, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, **without_pooler
-        )
-    except UserError:
-        raise
+        return load()
     except Exception as error:  # transformers and safetensors raise many kinds for "not there" and "damaged"
         raise UserError(_no_encoder(Path(folder_or_id), str(error))) from None
 

@@ -8,8 +8,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from latemask.errors import UserError
-from latemask.model.base import EncoderForPreTraining, load_encoder
-from latemask.model.config import EarlyMaskConfig, LateMaskConfig
+from latemask.model.base import EncoderForPreTraining, stock_config
 from latemask.model.early import EarlyMaskForPreTraining
 from latemask.model.families import family_of
 from latemask.model.late import LateMaskForPreTraining
@@ -114,7 +113,7 @@ def _join_settings(recipe: Recipe) -> dict[str, Any]:
 def _checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:
     """Return the recipe of an existing encoder."""
     assert encoder.init is not None
-    config = load_encoder(encoder.init).config
+    config = stock_config(encoder.init)
     longest = family_of(config).longest(config)
     if longest < length:
         raise UserError(f"the encoder at '{encoder.init}' takes {longest} tokens at most; lower length from {length}")
@@ -129,6 +128,3 @@ def _checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:
         max_length=longest,
         vocab_size=config.vocab_size,
     )
-
-
-__all__ = ["EarlyMaskConfig", "LateMaskConfig", "build_model", "complete_recipe", "encoder_config"]

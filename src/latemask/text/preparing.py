@@ -1,8 +1,8 @@
 """`latemask prepare`: text → tokenizer + token shards + manifest.
 
-Two passes over the text. The first surveys it (what is broken, how many documents, which one is the least likely to
-be missed) and trains the tokenizer on the way; the second tokenizes. The manifest is written last: a folder without
-one is not finished.
+Two passes over the text. The first surveys it (what is broken, how many documents, the smallest hash among them, so
+that validation gets at least one) and trains the tokenizer on the way; the second tokenizes. The manifest is written
+last: a folder without one is not finished.
 """
 
 from __future__ import annotations

@@ -126,10 +126,8 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     return Vocabulary(size=len(tokenizer), special=tuple(sorted(tokenizer.all_special_ids)), **ids)
 
 
-def save_tokenizer(tokenizer: Any, folder: Path, max_length: int | None = None) -> None:
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write a tokenizer so that current and older transformers open it."""
-    if max_length is not None:
-        tokenizer.model_max_length = max_length
     tokenizer.save_pretrained(str(folder))
     # transformers 5 names a class that 4 does not know; both know this one.
     path = folder / "tokenizer_config.json"

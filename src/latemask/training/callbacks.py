@@ -81,7 +81,6 @@ class ProgressCallback(TrainerCallback):
 
     def __init__(self, tokens_a_step: int):
         self.tokens_a_step = tokens_a_step
-        self.validation_loss: float | None = None
         self.bar: Progress | None = None
         self.task = TaskID(0)
 
