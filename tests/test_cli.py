@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from safetensors import SafetensorError
 
 from latemask import __version__
 from latemask.cli import VERBS, main
@@ -141,3 +142,41 @@ def test_an_unreadable_file_is_named(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.open", refuse)  # root, who runs CI, may read everything
     code, _, err = run(capsys, "prepare", path, "--out", tmp_path / "o")
     assert (code, err) == (2, f"latemask: {path}: cannot be read (Permission denied)\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device"), "the disk is full"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "the disk is full"),
+        (RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed"), "the disk is full"),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 518080 vs 517968"),
+            "the disk is full",
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+        (MemoryError(), "out of memory"),
+        (PermissionError(13, "Permission denied", "/here"), "/here: Permission denied"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line(capsys, monkeypatch, error, message):
+    monkeypatch.setattr("latemask.exporting.load_model", raiser(error))
+    monkeypatch.setattr("latemask.run_folder.RunFolder.newest_model", lambda self: self.path)
+    code, _, err = run(capsys, "export", "a", "--out", "b")
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
+    monkeypatch.setattr("latemask.exporting.load_model", raiser(KeyError("ours")))
+    monkeypatch.setattr("latemask.run_folder.RunFolder.newest_model", lambda self: self.path)
+    with pytest.raises(KeyError):
+        main(["export", "a", "--out", "b"])
+
+
+def raiser(error):
+    def refuse(*_, **__):
+        raise error
+
+    return refuse

@@ -35,6 +35,9 @@ class Verb:
         return getattr(importlib.import_module(module), name)
 
 
+# As the system, safetensors and torch.save say it; the latter two raise no OSError.
+_DISK_FULL = ("no space left on device", "file write failed", "inline_container.cc")
+
 VERBS = {
     "demo": Verb("latemask.demonstrating:demo", "the whole job on text already on this machine, in minutes"),
     "prepare": Verb("latemask.text:prepare", "text -> tokenizer + token shards"),
@@ -58,19 +61,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `latemask --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, MemoryError, RuntimeError) as error:
+    except Exception as error:
         if (message := _machine_message(error)) is None:
             raise
         print(f"latemask: {message}", file=sys.stderr)
         return 2
 
 
-def _machine_message(error: OSError | MemoryError | RuntimeError) -> str | None:
+def _machine_message(error: Exception) -> str | None:
     """Say what the machine refused; None if it is a mistake of ours."""
+    text = str(error).lower()
+    if any(sign in text for sign in _DISK_FULL):
+        return "the disk is full: what was complete before is intact. Make room and run the command again (--resume)"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    if isinstance(error, MemoryError) or "memory" in str(error).lower():  # torch raises a RuntimeError
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):  # as torch says it
         return "out of memory; lower train.micro_batch_size (the rest is accumulated) or make the encoder smaller"
     return None
 
