@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "card": {"run_folder"},
     "exporting": {"card", "model", "run_folder", "text"},
     "filling": {"model", "run_folder", "text"},
+    "inspecting": {"masking", "recipe", "text"},
     "training": {"budget", "exporting", "masking", "model", "recipe", "run_folder", "text"},
     "demonstrating": {"filling", "recipe", "run_folder", "text", "training"},
     "cli": {"recipe"},

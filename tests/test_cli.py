@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
@@ -68,13 +69,19 @@ def test_dashes_and_underscores_are_both_understood(capsys, tmp_path, corpus):
     ("arguments", "message"),
     [
         (["pretain"], "unknown verb 'pretain' (did you mean 'pretrain'?)"),
-        (["prepare"], "missing out; usage: latemask prepare [INPUTS ...] --out OUT"),
+        (["prepare"], "say what to prepare: INPUT files"),
+        (["prepare", "x.txt"], "say where the data goes: --out"),
+        (["prepare", "x.txt", "--out", "o", "--format", "doc"], "format must be"),
+        (["prepare", "x.txt", "--out", "o", "--executor-option", "a=b"], "is for --executor slurm or ray"),
+        (["prepare", "x.txt", "--out", "o", "--workers", "0"], "--workers 0: one at least"),
+        (["pretrain", "demo"], "missing data; usage: latemask pretrain RECIPE --data DATA"),
+        (["inspect", "nowhere"], "nowhere: no such folder"),
         (["prepare", "x.txt", "--out"], "argument --out: expected one argument"),
         (["prepare", "nothing.txt", "--out", "o"], "nothing.txt: no such file or folder"),
         (["prepare", "--bultin", "--out", "o"], "unknown option '--bultin' (did you mean '--builtin'?)"),
         (
             ["prepare", "--builtin", "--out", "o", "--vocab-size", "many"],
-            "vocab_size must be int, not 'many'",
+            "vocab_size must be int or null, not 'many'",
         ),
         (["pretrain", "demo", "--data", "nowhere"], "nowhere: no such folder; run: latemask prepare"),
         (["pretrain", "dem", "--data", "d"], "no recipe at 'dem' (did you mean 'demo'?)"),
@@ -136,10 +143,14 @@ def test_an_unreadable_file_is_named(capsys, tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("text")
 
-    def refuse(self, *_, **__):
-        raise PermissionError(13, "Permission denied", str(self))
+    usual = Path.open
 
-    monkeypatch.setattr("pathlib.Path.open", refuse)  # root, who runs CI, may read everything
+    def refuse(self, *arguments, **options):
+        if self == path:  # root, who runs CI, may read everything
+            raise PermissionError(13, "Permission denied", str(self))
+        return usual(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
     code, _, err = run(capsys, "prepare", path, "--out", tmp_path / "o")
     assert (code, err) == (2, f"latemask: {path}: cannot be read (Permission denied)\n")
 

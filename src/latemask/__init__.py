@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from latemask.errors import UserError
     from latemask.exporting import export
     from latemask.filling import fill
+    from latemask.inspecting import inspect
     from latemask.masking import EarlyMaskCollator, LateMaskCollator, SampleDataset
     from latemask.model import EarlyMaskForPreTraining, LateMaskForPreTraining
     from latemask.recipe import Recipe, load_recipe
@@ -34,6 +35,7 @@ _HOME = {
     "demo": "latemask.demonstrating",
     "export": "latemask.exporting",
     "fill": "latemask.filling",
+    "inspect": "latemask.inspecting",
     "load_recipe": "latemask.recipe",
     "prepare": "latemask.text",
     "pretrain": "latemask.training",
@@ -51,6 +53,7 @@ __all__ = [
     "demo",
     "export",
     "fill",
+    "inspect",
     "load_recipe",
     "prepare",
     "pretrain",

@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from latemask import __version__
@@ -41,6 +42,7 @@ _DISK_FULL = ("no space left on device", "file write failed", "inline_container.
 VERBS = {
     "demo": Verb("latemask.demonstrating:demo", "the whole job on text already on this machine, in minutes"),
     "prepare": Verb("latemask.text:prepare", "text -> tokenizer + token shards"),
+    "inspect": Verb("latemask.inspecting:inspect", "what is in a data folder, in numbers and as a model sees it"),
     "pretrain": Verb("latemask.training:pretrain", "recipe + data -> a pre-trained encoder"),
     "fill": Verb("latemask.filling:fill", "what a pre-trained model puts in the place of <mask>"),
     "export": Verb("latemask.exporting:export", "run -> a stock Hugging Face folder"),
@@ -72,7 +74,10 @@ def _machine_message(error: Exception) -> str | None:
     """Say what the machine refused; None if it is a mistake of ours."""
     text = str(error).lower()
     if any(sign in text for sign in _DISK_FULL):
-        return "the disk is full: what was complete before is intact. Make room and run the command again (--resume)"
+        return (
+            "the disk is full: what was complete before is intact. Make room and run the command again "
+            "(pretrain with --resume)"
+        )
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
@@ -95,6 +100,7 @@ def _main(arguments: list[str]) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")
     function = VERBS[name].load()
     parser = _Parser(name, function)
     if "-h" in rest or "--help" in rest:
@@ -126,6 +132,8 @@ class _Parser:
         parameters = inspect.signature(function).parameters.values()
         self.positionals = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.flags = [p.name for p in parameters if types[p.name] is bool]
+        options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.repeated = {p.name: not _is_optional(p) for p in options if _takes_several(types[p.name])}
         self.takes_recipe = "recipe" in self.positionals
         self.parser = ArgumentParser(
             prog=f"latemask {verb}", usage=_usage(verb, parameters), exit_on_error=False, allow_abbrev=False
@@ -136,7 +144,11 @@ class _Parser:
             self.parser.add_argument(name, type=str, help=self.texts[name], **many)
         for flag in self.flags:
             self.parser.add_argument(f"--{flag}", action="store_true", help=self.texts[flag])
-        self.parser.add_function_arguments(function, None, skip={*self.positionals, *self.flags})
+        for name, required in self.repeated.items():
+            self.parser.add_argument(
+                f"--{name}", type=str, action="append", required=required, help=f"{self.texts[name]} (may be repeated)"
+            )
+        self.parser.add_function_arguments(function, None, skip={*self.positionals, *self.flags, *self.repeated})
         if self.takes_recipe:
             self.parser.add_class_arguments(Recipe, None)
 
@@ -155,6 +167,7 @@ class _Parser:
         text = text.replace(f"\n\n{self.title}:\n", "\n")  # jsonargparse's group of what is just "options"
         text = re.sub(r"^.*Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
         text = re.sub(r"\s+\(required,\s+type:\s+str\)", "", text)
+        text = re.sub(r"(?:Optional\[)?Literal\[([^\]]+)\]\]?", lambda found: found[1].replace("'", ""), text)
         return re.sub(r"<class '(\w+)'>", r"\1", text).rstrip()
 
     def parse(self, arguments: list[str]) -> dict[str, Any]:
@@ -187,6 +200,12 @@ class _Parser:
         if found := re.search(r"arguments are required: (.*)", message):
             return f"missing {found[1]}; usage: {self.parser.usage}"
         return message.replace("_", "-") if message.startswith("argument --") else message
+
+
+def _takes_several(annotation: Any) -> bool:
+    """Whether a parameter is a sequence, or may be one."""
+    kinds = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, UnionType) else [annotation]
+    return any(typing.get_origin(kind) is Sequence for kind in kinds)
 
 
 def _is_optional(parameter: inspect.Parameter) -> bool:

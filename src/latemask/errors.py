@@ -20,6 +20,12 @@ class Interrupted(UserError):
         self.exit_code = 128 + signal_number
 
 
+class HandedOver(UserError):
+    """Not a mistake: the work goes on elsewhere, and there is no result yet."""
+
+    exit_code = 0
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the valid name nearest to `name`, or what is valid, ready to append."""
     valid = sorted(valid)

@@ -2,7 +2,12 @@
 
 import json
 import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +29,11 @@ def test_the_manifest_counts_what_is_there(data):
     manifest = data.manifest
     for split in ("train", "validation"):
         record = manifest["splits"][split]
-        (shard,) = record["shards"]
+        shard = record["shards"][0]["file"]
         assert record["tokens"] == (data.folder / shard).stat().st_size // 2
         assert record["documents"] == len(np.fromfile(data.folder / f"{shard}.index", "<u8")) > 0
         assert manifest["files"][shard]["sha256"] == sha256_of(data.folder / shard)
-    assert manifest["tokenizer"]["size"] == len(data.tokenizer) == 1000
+    assert manifest["tokenizer"]["size"] == len(data.tokenizer) == 1024
     assert set(manifest["versions"]) == {"latemask", "datatrove", "tokenizers", "transformers"}
 
 
@@ -47,14 +52,14 @@ def test_about_a_share_of_the_documents_is_held_out_and_none_is_in_both(tmp_path
 def test_at_least_one_document_is_held_out(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("one document of words\n\nanother document of words\n\na third one")
-    data = prepare([path], out=tmp_path / "out", vocab_size=300)
+    data = prepare([path], out=tmp_path / "out")
     assert data.manifest["splits"]["validation"]["documents"] == 1
 
 
 def test_validation_zero_holds_out_none(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("a single document of words, " * 50)
-    data = prepare([path], out=tmp_path / "out", vocab_size=300, validation=0)
+    data = prepare([path], out=tmp_path / "out", validation=0)
     assert data.manifest["splits"]["validation"]["documents"] == 0
     assert len(data.rows("validation", 32)) == 0
 
@@ -72,11 +77,11 @@ def test_other_settings_or_a_changed_input_are_refused_unless_overwriting(tmp_pa
     out = tmp_path / "out"
     prepare([text], out=out, vocab_size=300)
     with pytest.raises(UserError, match=r"other settings \(vocab_size\)"):
-        prepare([text], out=out, vocab_size=310)
+        prepare([text], out=out, vocab_size=270)
     text.write_text(text.read_text() + "\n\nmore")
     with pytest.raises(UserError, match=r"other settings \(inputs\)"):
         prepare([text], out=out, vocab_size=300)
-    assert len(prepare([text], out=out, vocab_size=310, overwrite=True).tokenizer) == 310
+    assert len(prepare([text], out=out, vocab_size=384, overwrite=True).tokenizer) == 384
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path, text):
@@ -114,8 +119,8 @@ def test_an_unfinished_folder_is_begun_again_and_a_foreign_one_left_alone(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either INPUT"),
-        ({"inputs": ["x"], "builtin": True}, "either INPUT"),
+        ({}, "say what to prepare"),
+        ({"inputs": ["x"], "builtin": True}, "say what to prepare"),
         ({"builtin": True, "vocab_size": 100}, "--vocab-size 100 is too small"),
         ({"builtin": True, "validation": 1.0}, "--validation 1.0"),
         ({"builtin": True, "tokenizer": "no/such-thing"}, "no tokenizer at"),
@@ -130,7 +135,8 @@ def test_one_document_alone_cannot_be_split(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("all of it is one document\n" * 100)
     with pytest.raises(UserError, match="only 1 document"):
-        prepare([path], out=tmp_path / "out", vocab_size=300)
+        prepare([path], out=tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
@@ -167,7 +173,7 @@ def test_a_relative_folder_means_the_current_one_each_time(tmp_path, text, monke
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         prepare([text], out=Path("data"), vocab_size=300)
-        assert (tmp_path / name / "data" / "train" / "00000.ds").stat().st_size > 1000
+        assert (tmp_path / name / "data" / "train" / "00000_0000.ds").stat().st_size > 1000
 
 
 def test_one_path_alone_is_taken_as_one_input(tmp_path, text):
@@ -184,7 +190,7 @@ def test_overwrite_repairs_a_damaged_folder(tmp_path, text, harm):
     whole = prepare([text], out=out, vocab_size=300)
     {
         "manifest": out / "manifest.json",
-        "shard": out / "train" / "00000.ds",
+        "shard": out / "train" / "00000_0000.ds",
         "tokenizer": out / "tokenizer" / "tokenizer.json",
     }[harm].write_bytes(b"x")
     with pytest.raises(UserError, match="--overwrite"):
@@ -201,7 +207,7 @@ def test_overwrite_repairs_a_damaged_folder(tmp_path, text, harm):
         lambda m: m.update(token_bytes=4),
         lambda m: m.update(files=[]),
         lambda m: m["tokenizer"].update(mask=10**6),
-        lambda m: m["splits"]["train"].update(shards=["../elsewhere.ds"]),
+        lambda m: m["splits"]["train"].update(shards=[{"file": "../elsewhere.ds", "first": 0, "tokens": 1}]),
     ],
 )
 def test_a_manifest_that_prepare_would_not_write_is_refused(data, tmp_path, edit):
@@ -219,3 +225,184 @@ def test_a_file_name_that_is_no_text_survives(tmp_path, text):
     out = tmp_path / "out"
     first = prepare([odd], out=out, vocab_size=300)
     assert prepare([odd], out=out, vocab_size=300).manifest == first.manifest
+
+
+ROOT = Path(__file__).parents[2]
+# The command line, with tasks and parts so small that a small corpus has many.
+COMMAND = """
+import sys
+from latemask.text import shards, tasks
+tasks.SMALLEST_TASK, shards.PART_TOKENS, shards.BATCH_CHARACTERS = 60_000, 8_000, 4_000
+from latemask.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-c", COMMAND, "prepare", *map(str, arguments)]
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def many_tasks(tmp_path_factory, corpus):
+    """An input folder of several files and formats, the options to prepare it with, and the undisturbed result."""
+    folder = tmp_path_factory.mktemp("many")
+    (folder / "in").mkdir()
+    documents = corpus.read_text().split("\n\n")
+    (folder / "in" / "a.txt").write_text("\n\n".join(documents[::2]))
+    (folder / "in" / "b.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents[1::2]))
+    options = (folder / "in", "--vocab-size", "600", "--dedup", "exact", "--validation", "0.1")
+    subprocess.run(command(*options, "--out", folder / "calm", "--workers", "1"), check=True)
+    return options, folder / "calm"
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_the_bytes_do_not_depend_on_the_number_of_workers(many_tasks, tmp_path, workers):
+    options, calm = many_tasks
+    subprocess.run(command(*options, "--out", tmp_path / "out", "--workers", str(workers)), check=True)
+    assert len(list((calm / "train").glob("*.ds"))) > 8
+    assert files_in(tmp_path / "out") == files_in(calm)
+
+
+def test_killed_ten_times_at_random_moments_it_ends_with_the_same_bytes(many_tasks, tmp_path):
+    options, calm = many_tasks
+    out, draw = tmp_path / "out", random.Random(0)
+    for _ in range(10):
+        process = subprocess.Popen(command(*options, "--out", out, "--workers", "2"), stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(1, 7))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command(*options, "--out", out), check=True)
+    assert files_in(out) == files_in(calm)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_one_line_that_says_how_to_go_on(many_tasks, tmp_path, number):
+    options, calm = many_tasks
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*command(*options, "--out", out, "--workers", "2")],
+        stderr=subprocess.PIPE,
+        text=True,
+        restore_signals=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not list(out.glob(".preparing/records/*.json")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == 128 + number
+    assert errors.splitlines()[-1] == "latemask: stopped. What is finished is kept: run the same command again to go on"
+    assert "Traceback" not in errors
+    assert not (out / "manifest.json").exists()
+    again = subprocess.run(command(*options, "--out", out), check=True, capture_output=True, text=True)
+    assert "going on where an earlier run stopped" in again.stderr
+    assert files_in(out) == files_in(calm)
+
+
+def test_an_interrupted_run_with_other_settings_starts_afresh(many_tasks, tmp_path):
+    (source, *_), calm = many_tasks
+    out = tmp_path / "out"
+    shutil.copytree(calm, out)
+    (out / "manifest.json").unlink()
+    (out / ".preparing" / "records").mkdir(parents=True)
+    (out / ".preparing" / "settings.json").write_text("{}")
+    (out / ".preparing" / "records" / "00000_0000.json").write_text("{}")
+    fresh = prepare([source], out=tmp_path / "fresh", vocab_size=320)
+    assert prepare([source], out=out, vocab_size=320).fingerprint == fresh.fingerprint
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path, text):
+    from latemask.text.workplace import Workplace
+
+    lock = Workplace(tmp_path / "out").lock()
+    with pytest.raises(UserError, match="being prepared by another process"):
+        prepare([text], out=tmp_path / "out")
+    lock.release()
+    assert prepare([text], out=tmp_path / "out").folder == tmp_path / "out"
+
+
+def test_nothing_but_the_result_is_left(tmp_path, text):
+    data = prepare([text], out=tmp_path / "out")
+    assert {path.name for path in data.folder.iterdir()} == {"manifest.json", "tokenizer", "train", "validation"}
+    assert set(files_in(data.folder)) == {*data.manifest["files"], "manifest.json"}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system with room for 300 kB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", place], capture_output=True).returncode:
+        pytest.skip("no right to mount a small file system here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_full_disk_is_one_line_and_nothing_looks_finished(small_disk, many_tasks, workers):
+    (source, *_), calm = many_tasks
+    arguments = command(source, "--out", small_disk / "out", "--tokenizer", calm / "tokenizer", "--workers", workers)
+    found = subprocess.run(arguments, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert "the disk is full" in found.stderr.splitlines()[-1]
+    assert "Traceback" not in found.stderr
+    assert not (small_disk / "out" / "manifest.json").exists()
+
+
+def test_a_vocabulary_is_rounded_up_to_a_multiple_of_64(tmp_path, corpus):
+    assert prepare([corpus], out=tmp_path / "out", vocab_size=1001).vocabulary.size == 1024
+
+
+def test_a_vocabulary_that_the_text_cannot_fill_is_refused_with_one_that_it_can(tmp_path, text):
+    with pytest.raises(UserError, match="does not fill a vocabulary of 5,056") as caught:
+        prepare([text], out=tmp_path / "out", vocab_size=5000)
+    assert not (tmp_path / "out").exists()
+    possible = int(str(caught.value).split("--vocab-size ")[1].split(",")[0])
+    assert prepare([text], out=tmp_path / "out", vocab_size=possible).vocabulary.size == possible
+    assert prepare([text], out=tmp_path / "default").vocabulary.size == possible
+
+
+def test_the_same_character_has_the_same_ids_however_it_was_typed_unless_asked(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("\n\n".join(f"caf\u00e9 number {n}" for n in range(50)))
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    nfc = prepare([path], out=tmp_path / "nfc").tokenizer
+    assert nfc(composed).input_ids == nfc(decomposed).input_ids
+    plain = prepare([path], out=tmp_path / "none", normalize="none").tokenizer
+    assert plain(composed).input_ids != plain(decomposed).input_ids
+
+
+def test_the_tokenizer_is_trained_on_a_sample_of_the_size_that_was_asked_for(tmp_path, corpus, capsys):
+    prepare([corpus], out=tmp_path / "out", tokenizer_sample="50 KB", vocab_size=400)
+    assert "training a tokenizer on 0.0 M characters" in capsys.readouterr().err
+    for wrong in ("many", "-5MB", "0", "5TB"):
+        with pytest.raises(UserError, match="not a size like 200MB"):
+            prepare([corpus], out=tmp_path / "other", tokenizer_sample=wrong)
+
+
+def test_a_local_folder_is_a_hugging_face_dataset(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    rows = [{"body": f"Row {n} of a dataset, with words."} for n in range(200)] + [{"body": None}]
+    (tmp_path / "set" / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for streaming in (False, True):
+        out = tmp_path / f"out-{streaming}"
+        data = prepare(hf_dataset=str(tmp_path / "set"), text_field="body", streaming=streaming, out=out)
+        assert sum(record["documents"] for record in data.manifest["splits"].values()) == 200
+        assert data.manifest["skipped"] == 1
+        assert data.sources == [str(tmp_path / "set")]
+    with pytest.raises(UserError, match="has no column 'text'; it has 'body'"):
+        prepare(hf_dataset=str(tmp_path / "set"), out=tmp_path / "other")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        prepare(hf_dataset=str(tmp_path / "set"), hf_split="test", out=tmp_path / "other")
+
+
+def test_a_dataset_of_the_hub_is_one_clear_line_offline(tmp_path):
+    for streaming in (False, True):
+        with pytest.raises(UserError, match="the dataset 'nobody/nothing' cannot be loaded") as caught:
+            prepare(hf_dataset="nobody/nothing", streaming=streaming, out=tmp_path / "out")
+        assert "\n" not in str(caught.value)

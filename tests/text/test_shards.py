@@ -7,7 +7,10 @@ import pytest
 from datatrove.data import Document
 from datatrove.utils.dataset import DatatroveFolderDataset
 
-from latemask.text.shards import ShardWriter, TokenRows, document_hash
+from latemask.text import shards
+from latemask.text.reading import Problems
+from latemask.text.rows import Shard, TokenRows
+from latemask.text.shards import ShardWriter, document_hash
 from latemask.text.tokenizer import save_tokenizer, train_tokenizer
 
 TEXTS = [f"document number {n} about the quick brown fox" + " and more" * (n % 7) for n in range(200)]
@@ -20,17 +23,23 @@ def tokenizer_folder(tmp_path_factory):
     return folder
 
 
-def write_shards(folder, tokenizer_folder, texts, limit=0, rank=0):
-    writer = ShardWriter(folder, tokenizer_folder / "tokenizer.json", "</s>", lambda h: h < limit)
-    list(writer.run([Document(text=text, id=str(n)) for n, text in enumerate(texts)], rank))
+def write_shards(folder, tokenizer_folder, texts, limit=0, rank=0, part_tokens=10**9):
+    tokenizer = tokenizer_folder / "tokenizer.json"
+    writer = ShardWriter(folder, folder / ".preparing", tokenizer, "</s>", validation_limit=limit, problems=Problems())
+    writer.part_tokens = part_tokens
+    writer.run(iter(Document(text=text, id=str(n)) for n, text in enumerate(texts)), rank)
     return writer
+
+
+def shard_of(path, token_bytes=2):
+    return Shard(path, 0, path.stat().st_size // token_bytes)
 
 
 def test_the_running_text_is_every_document_with_an_end_behind_it(tmp_path, tokenizer_folder):
     writer = write_shards(tmp_path, tokenizer_folder, TEXTS)
-    tokens = np.fromfile(tmp_path / "train" / "00000.ds", "<u2")
+    tokens = np.fromfile(tmp_path / "train" / "00000_0000.ds", "<u2")
     assert tokens.tolist() == [i for text in TEXTS for i in writer.tokenizer.encode(text).ids]
-    ends = np.fromfile(tmp_path / "train" / "00000.ds.index", "<u8")
+    ends = np.fromfile(tmp_path / "train" / "00000_0000.ds.index", "<u8")
     assert (tokens[ends - 1] == 2).all()
     assert (tokens == 2).sum() == len(ends) == len(TEXTS)
 
@@ -38,23 +47,64 @@ def test_the_running_text_is_every_document_with_an_end_behind_it(tmp_path, toke
 def test_datatrove_itself_reads_the_shards(tmp_path, tokenizer_folder):
     write_shards(tmp_path, tokenizer_folder, TEXTS)
     theirs = DatatroveFolderDataset(str(tmp_path / "train"), seq_len=15, filename_pattern="*.ds")
-    tokens = np.fromfile(tmp_path / "train" / "00000.ds", "<u2")
+    tokens = np.fromfile(tmp_path / "train" / "00000_0000.ds", "<u2")
     assert theirs[3]["input_ids"].tolist() == tokens[48:64].tolist()
 
 
 def test_a_special_token_in_the_text_is_text(tmp_path, tokenizer_folder):
     write_shards(tmp_path, tokenizer_folder, ["a <mask> and </s> and <s> in the text"])
-    assert (np.fromfile(tmp_path / "train" / "00000.ds", "<u2") < 5).sum() == 1  # the document's own end
+    assert (np.fromfile(tmp_path / "train" / "00000_0000.ds", "<u2") < 5).sum() == 1  # the document's own end
 
 
 def test_documents_go_to_a_split_by_their_content(tmp_path, tokenizer_folder):
     limit = 2**64 // 4
     write_shards(tmp_path / "a", tokenizer_folder, TEXTS, limit)
     write_shards(tmp_path / "b", tokenizer_folder, TEXTS[::-1], limit)
-    expected = sum(document_hash(text) < limit for text in TEXTS)
+    expected = sum(document_hash(text.encode()) < limit for text in TEXTS)
     assert 30 < expected < 70
     for folder in ("a", "b"):
-        assert len(np.fromfile(tmp_path / folder / "validation" / "00000.ds.index", "<u8")) == expected
+        assert len(np.fromfile(tmp_path / folder / "validation" / "00000_0000.ds.index", "<u8")) == expected
+
+
+def files_in(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*.ds*"))}
+
+
+def test_a_task_is_written_in_parts_that_hold_every_document_in_order(tmp_path, tokenizer_folder, monkeypatch):
+    monkeypatch.setattr(shards, "BATCH_CHARACTERS", 300)
+    writer = write_shards(tmp_path / "parts", tokenizer_folder, TEXTS, 2**62, part_tokens=500)
+    write_shards(tmp_path / "whole", tokenizer_folder, TEXTS, 2**62)
+    parts, whole = files_in(tmp_path / "parts"), files_in(tmp_path / "whole")
+    assert len([name for name in parts if name.startswith("train") and name.endswith(".ds")]) > 5
+    for split in ("train", "validation"):
+        joined = b"".join(content for name, content in parts.items() if name.startswith(split) and name.endswith(".ds"))
+        assert joined == whole[f"{split}/00000_0000.ds"]
+    assert sum(record.size for record in writer.ledger.parts(0)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("stop_after", [0, 3, 60, 130, 199])
+def test_an_interrupted_task_goes_on_behind_its_last_sealed_part(tmp_path, tokenizer_folder, monkeypatch, stop_after):
+    monkeypatch.setattr(shards, "BATCH_CHARACTERS", 300)
+
+    def power_cut():
+        yield from TEXTS[:stop_after]
+        raise OSError("power cut")
+
+    with pytest.raises(OSError, match="power cut"):
+        write_shards(tmp_path / "cut", tokenizer_folder, power_cut(), 2**62, part_tokens=500)
+    sealed = files_in(tmp_path / "cut" / "train") if (tmp_path / "cut" / "train").exists() else {}
+    writer = write_shards(tmp_path / "cut", tokenizer_folder, TEXTS, 2**62, part_tokens=500)
+    write_shards(tmp_path / "calm", tokenizer_folder, TEXTS, 2**62, part_tokens=500)
+    for split in ("train", "validation"):
+        assert files_in(tmp_path / "cut" / split) == files_in(tmp_path / "calm" / split)
+    assert bool(sealed) == (stop_after >= 60)
+    assert writer.ledger.task(0).parts == len(writer.ledger.parts(0))
+
+
+def test_sealed_parts_are_not_tokenized_again(tmp_path, tokenizer_folder, monkeypatch):
+    write_shards(tmp_path, tokenizer_folder, TEXTS)
+    monkeypatch.setattr(ShardWriter, "tokenizer", property(lambda self: pytest.fail("tokenized again")))
+    write_shards(tmp_path, tokenizer_folder, TEXTS)
 
 
 @pytest.mark.parametrize("length", [4, 17, 128])
@@ -62,7 +112,7 @@ def test_rows_are_the_running_text_across_shards_with_a_start_before_each(tmp_pa
     for rank, texts in enumerate((TEXTS[:3], [], TEXTS[3:4], TEXTS[4:])):
         write_shards(tmp_path, tokenizer_folder, texts, rank=rank)
     files = sorted((tmp_path / "train").glob("*.ds"))
-    rows = TokenRows(files, 2, length, bos=0)
+    rows = TokenRows([shard_of(file) for file in files], 2, length, bos=0)
     stream = np.concatenate([np.fromfile(file, "<u2") for file in files])
     assert len(rows) == len(stream) // (length - 1)
     found = rows.take(np.arange(len(rows)))
@@ -72,11 +122,21 @@ def test_rows_are_the_running_text_across_shards_with_a_start_before_each(tmp_pa
 
 def test_wide_vocabularies_are_four_bytes(tmp_path):
     np.arange(70_000, 70_100, dtype="<u4").tofile(tmp_path / "a.ds")
-    assert TokenRows([tmp_path / "a.ds"], 4, 11, bos=5).take([1])[0].tolist() == [5, *range(70_010, 70_020)]
+    assert TokenRows([shard_of(tmp_path / "a.ds", 4)], 4, 11, bos=5).take([1])[0].tolist() == [
+        5,
+        *range(70_010, 70_020),
+    ]
+
+
+def test_rows_keep_to_their_part_of_a_file(tmp_path):
+    np.arange(100, dtype="<u2").tofile(tmp_path / "a.ds")
+    rows = TokenRows([Shard(tmp_path / "a.ds", 10, 25), Shard(tmp_path / "a.ds", 90, 10)], 2, 11, bos=5)
+    stream = [*range(10, 35), *range(90, 100)]
+    assert rows.take(range(len(rows)))[:, 1:].ravel().tolist() == stream[:30]
 
 
 def test_rows_can_be_sent_to_a_worker(tmp_path):
     np.arange(100, dtype="<u2").tofile(tmp_path / "a.ds")
-    rows = TokenRows([tmp_path / "a.ds"], 2, 11, bos=5)
+    rows = TokenRows([shard_of(tmp_path / "a.ds")], 2, 11, bos=5)
     rows.take([0])
     assert (pickle.loads(pickle.dumps(rows)).take([2]) == rows.take([2])).all()

@@ -128,7 +128,7 @@ def test_every_kind_trains_and_exports(data, tmp_path, kind):
 
 def test_the_run_folder_documents_itself(data, tmp_path):
     run = pretrain(recipe_of(4, save_every=1, keep_checkpoints=2), data=data.folder, out=tmp_path / "run")
-    assert load_recipe(run.recipe_file).encoder.vocab_size == 1000
+    assert load_recipe(run.recipe_file).encoder.vocab_size == 1024
     assert run.record["status"] == "finished"
     assert run.record["data"]["fingerprint"] == data.fingerprint
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["checkpoint-3", "checkpoint-4"]
@@ -300,7 +300,9 @@ def test_data_of_another_tokenizer_is_refused(data, tmp_path, corpus):
             data=other.folder,
             out=tmp_path / "second",
         )
-    with pytest.raises(UserError, match="tokenizer has 1000 pieces and the encoder 500"):
+    with pytest.raises(
+        UserError, match="tokenizer has 1024 pieces and the encoder 500; prepare the data with --vocab-size 448"
+    ):
         pretrain(
             replace(recipe_of(1), encoder=EncoderRecipe(layers=3, width=32, heads=2, vocab_size=500)),
             data=data.folder,

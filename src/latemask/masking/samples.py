@@ -9,9 +9,11 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from latemask.masking.randomness import key, shuffled
-from latemask.text.shards import TokenRows
+from latemask.text.rows import TokenRows
 
 _ORDER_STREAM = 0
+_FURTHER_ORDER_STREAMS = 16  # of the second and later parts of a mixture
+_SHARE_BITS = 24
 
 
 class SampleDataset(Dataset):
@@ -21,8 +23,19 @@ class SampleDataset(Dataset):
     sample, so that resuming is a number and nothing is skipped.
     """
 
-    def __init__(self, rows: TokenRows, samples: int, *, seed: int = 0, first: int = 0, shuffle: bool = True):
-        self.rows = rows
+    def __init__(
+        self,
+        rows: TokenRows | Sequence[TokenRows],
+        samples: int,
+        *,
+        weights: Sequence[float] = (1.0,),
+        seed: int = 0,
+        first: int = 0,
+        shuffle: bool = True,
+    ):
+        self.parts = [rows] if isinstance(rows, TokenRows) else list(rows)
+        self.weights = list(weights)
+        assert len(self.parts) == len(self.weights)
         self.samples = samples
         self.seed = seed
         self.first = first
@@ -37,12 +50,38 @@ class SampleDataset(Dataset):
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """Fetch a whole batch; torch's DataLoader calls this when it is there."""
         indices = np.asarray(items, np.int64) + self.first
-        ids = self.rows.take(self.row_numbers(indices))
+        ids: np.ndarray = np.empty((len(indices), self.parts[0].length), np.int64)
+        parts, ordinals = dealt(indices, self.weights)
+        for part in np.unique(parts):
+            ids[parts == part] = self.parts[part].take(self.row_numbers(ordinals[parts == part], part))
         return [{"ids": row, "index": int(index)} for row, index in zip(ids, indices, strict=True)]
 
-    def row_numbers(self, indices: np.ndarray) -> np.ndarray:
-        """Return the row of each sample: every row once an epoch, in a new order every epoch."""
-        epochs, positions = np.divmod(indices, len(self.rows))
+    def row_numbers(self, ordinals: np.ndarray, part: int = 0) -> np.ndarray:
+        """Return the row of each of a part's samples: every row once an epoch, in a new order every epoch."""
+        size = len(self.parts[part])
+        epochs, positions = np.divmod(ordinals, size)
         if not self.shuffle:
             return positions
-        return shuffled(positions, len(self.rows), key(self.seed, _ORDER_STREAM, epochs)).astype(np.int64)
+        stream = _FURTHER_ORDER_STREAMS + part if part else _ORDER_STREAM
+        return shuffled(positions, size, key(self.seed, stream, epochs)).astype(np.int64)
+
+
+def dealt(indices: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each sample which part of a mixture gives it, and how many that part gave before.
+
+    Dealt out like cards, as evenly as the weights allow: any stretch of n samples holds n times its weight of each
+    part, give or take one or two. Integers, so that it is the same on every machine.
+    """
+    parts: np.ndarray = np.full(len(indices), len(weights) - 1)
+    ordinals = np.array(indices, np.int64)
+    open_: np.ndarray = np.ones(len(indices), bool)
+    left = sum(weights)
+    for part, weight in enumerate(weights[:-1]):
+        share = round(weight / left * 2**_SHARE_BITS)
+        before = (ordinals * share) >> _SHARE_BITS
+        is_taken = open_ & (((ordinals + 1) * share) >> _SHARE_BITS > before)
+        parts[is_taken] = part
+        ordinals = np.where(open_, np.where(is_taken, before, ordinals - before), ordinals)
+        open_ &= ~is_taken
+        left -= weight
+    return parts, ordinals

@@ -13,12 +13,17 @@ from latemask.model.early import EarlyMaskForPreTraining
 from latemask.model.families import family_of
 from latemask.model.late import LateMaskForPreTraining
 from latemask.recipe import EncoderRecipe, Recipe
-from latemask.text.tokenizer import Vocabulary
+from latemask.text.tokenizer import VOCABULARY_MULTIPLE, Vocabulary
 
 MODELS: dict[str, type[EncoderForPreTraining]] = {
     "late": LateMaskForPreTraining,
     "early": EarlyMaskForPreTraining,
 }
+
+
+def _rounded_down(vocab_size: int) -> int:
+    """Return the largest size that `prepare` would not round up beyond `vocab_size`."""
+    return vocab_size // VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE
 
 
 def complete_recipe(recipe: Recipe, vocabulary: Vocabulary) -> Recipe:
@@ -32,7 +37,8 @@ def complete_recipe(recipe: Recipe, vocabulary: Vocabulary) -> Recipe:
             + (
                 f"prepare the data with --tokenizer {encoder.init}"
                 if encoder.init
-                else f"prepare the data with --vocab-size {encoder.vocab_size}, or change encoder.vocab_size"
+                else f"prepare the data with --vocab-size {_rounded_down(encoder.vocab_size)}, "
+                "or change encoder.vocab_size"
             )
         )
     return replace(

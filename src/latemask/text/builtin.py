@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,9 @@ class BuiltinReader(BaseReader):
 
     name = "🏠 latemask builtin text"
 
-    def __init__(self, limit: int | None = None, on_file: Callable[[int], None] | None = None):
+    def __init__(self, limit: int | None = None):
         super().__init__()
         self.characters_left = limit
-        self.on_file = on_file or (lambda _: None)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         """Yield the documents, each docstring once; stop after `limit` characters if there is one."""
@@ -71,7 +70,6 @@ class BuiltinReader(BaseReader):
         for name, text in sorted(topics.items()):
             yield f"topics/{name}", [text.strip()]
         for path in builtin_files():
-            self.on_file(1)
             yield str(path), docstrings(path)
 
 

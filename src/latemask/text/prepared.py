@@ -15,11 +15,12 @@ from typing import Any
 
 from latemask.errors import UserError
 from latemask.files import sha256_of
-from latemask.text.shards import SPLITS, TokenRows
+from latemask.text.rows import Shard, TokenRows
+from latemask.text.shards import SPLITS
 from latemask.text.tokenizer import Vocabulary, load_tokenizer
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,34 @@ class PreparedData:
         """Checksums that tell this data from any other."""
         return {name: record["sha256"] for name, record in self.manifest["files"].items()}
 
+    @property
+    def token_bytes(self) -> int:
+        """2 or 4, as the vocabulary needs."""
+        return int(self.manifest["token_bytes"])
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of what it was made from."""
+        settings = self.manifest["settings"]
+        if "inputs" in settings:
+            return [Path(source["path"]).name for source in settings["inputs"]]
+        return [settings["hf_dataset"]] if "hf_dataset" in settings else []
+
+    def tokens(self, split: str) -> int:
+        """Return how many tokens a split has."""
+        return int(self.manifest["splits"][split]["tokens"])
+
+    def shards(self, split: str) -> list[Shard]:
+        """Return the shards of a split, in order."""
+        assert split in SPLITS
+        return [
+            Shard(self.folder / record["file"], record["first"], record["tokens"])
+            for record in self.manifest["splits"][split]["shards"]
+        ]
+
     def rows(self, split: str, length: int) -> TokenRows:
         """Return the rows of a split, cut to `length`."""
-        assert split in SPLITS
-        files = [self.folder / shard for shard in self.manifest["splits"][split]["shards"]]
-        return TokenRows(files, self.manifest["token_bytes"], length, self.vocabulary.bos)
+        return TokenRows(self.shards(split), self.token_bytes, length, self.vocabulary.bos)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -113,7 +137,10 @@ def _check_shape(manifest: dict[str, Any]) -> None:
         raise ValueError
     manifest["settings"].items()
     for split in SPLITS:
-        shards = manifest["splits"][split]["shards"]
-        size = sum(manifest["files"][shard]["bytes"] for shard in shards)  # every shard has a checksum
-        if size != manifest["splits"][split]["tokens"] * manifest["token_bytes"]:
+        record = manifest["splits"][split]
+        for shard in record["shards"]:
+            end = (shard["first"] + shard["tokens"]) * manifest["token_bytes"]
+            if shard["first"] < 0 or end > manifest["files"][shard["file"]]["bytes"]:  # every shard has a checksum
+                raise ValueError
+        if sum(shard["tokens"] for shard in record["shards"]) != record["tokens"]:
             raise ValueError

@@ -1,13 +1,19 @@
-"""Documents → token shards in datatrove's format, and rows of any length read back from them.
+"""Documents → token shards in datatrove's format, in parts that are whole or not there.
 
 A shard is a flat file of little-endian uint16 or uint32 ids (`.ds`) and an index of document ends. Every document
-ends with </s>; rows are cut from the running text of all shards, so no token is lost between files.
+ends with </s>. A task writes its shards part by part; a part that is sealed is not made again, whatever happens to
+the process. Where a part ends depends on the documents alone, so that it always ends there.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -15,31 +21,124 @@ from typing import Any
 
 import numpy as np
 from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 from datatrove.utils.tokenization import PipelineStepWithTokenizer
 
+from latemask.files import sha256_of, write_json_atomically
+from latemask.text.reading import Problems
+
 SPLITS = ("train", "validation")
-_BATCH_DOCUMENTS = 1000
+PART_TOKENS = 1 << 25
+BATCH_CHARACTERS = 1 << 21  # enough to keep all cores at work; the tokenizer's own objects take 100 bytes a token
 
 
-def document_hash(text: str) -> int:
-    """Return 64 bits of a document's content: which split it goes to does not depend on order or on the file."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
+def document_hash(content: bytes, purpose: bytes = b"") -> int:
+    """Return 64 bits of a document's content: what becomes of it does not depend on order or on the file."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
+
+
+@dataclass
+class PartRecord:
+    """What a sealed part holds."""
+
+    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    smallest_hash: int = 2**64
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """All documents of the part."""
+        return sum(self.documents.values())
+
+
+@dataclass
+class TaskRecord:
+    """What a finished task did."""
+
+    parts: int
+    skipped: int
+    examples: list[str]
+    dropped: dict[str, int]
+    """How many documents each cleaning step took out."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The records of parts and tasks, in a folder of their own."""
+
+    folder: Path
+
+    def parts(self, rank: int) -> list[PartRecord]:
+        """Return the sealed parts of a task, in order."""
+        found: list[PartRecord] = []
+        while (path := self._part(rank, len(found))).is_file():
+            found.append(PartRecord(**json.loads(path.read_text("utf-8"))))
+        return found
+
+    def task(self, rank: int) -> TaskRecord:
+        """Return the record of a finished task."""
+        return TaskRecord(**json.loads((self.folder / f"{rank:05d}.json").read_text("utf-8")))
+
+    def seal(self, rank: int, part: int, record: PartRecord) -> None:
+        """Say that a part is whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(self._part(rank, part), asdict(record))
+
+    def finish(self, rank: int, record: TaskRecord) -> None:
+        """Say that a task is done."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(self.folder / f"{rank:05d}.json", asdict(record))
+
+    def forget(self, rank: int) -> None:
+        """Let a task be done again."""
+        for path in self.folder.glob(f"{rank:05d}*.json"):
+            path.unlink()
+
+    def _part(self, rank: int, part: int) -> Path:
+        return self.folder / f"{shard_name(rank, part)}.json"
+
+
+def shard_name(rank: int, part: int) -> str:
+    """Return the name of a shard, without its ending; sorted by name they are in order."""
+    return f"{rank:05d}_{part:04d}"
 
 
 class ShardWriter(PipelineStepWithTokenizer):
-    """The last step of a datatrove pipeline: tokenize, and write a train and a validation shard in one pass.
+    """The last step of a datatrove pipeline: tokenize, and write train and validation shards in one pass.
 
-    datatrove's DocumentTokenizer writes one split a pass, and would take a `<mask>` that stands in the text for the
-    special token: here the text of a corpus can never become one.
+    datatrove's DocumentTokenizer writes one split a pass, loses a whole task when it is interrupted, and would take
+    a `<mask>` that stands in the text for the special token: here the text of a corpus can never become one.
     """
 
     name = "✍️ latemask shards"
 
-    def __init__(self, folder: Path, tokenizer_file: Path, eos_token: str, is_validation: Callable[[int], bool]):
+    def __init__(
+        self,
+        out: Path,
+        work: Path,
+        tokenizer_file: Path,
+        eos_token: str,
+        *,
+        validation_limit: int,
+        problems: Problems,
+        cleaning: Sequence[PipelineStep] = (),
+    ):
         super().__init__(str(tokenizer_file), eos_token)
-        self.folder = folder
-        self.is_validation = is_validation
+        self.out = out.absolute()  # fsspec remembers what a relative path meant, also after a chdir
+        self.work = work.absolute()
+        self.validation_limit = validation_limit
+        self.problems = problems
+        self.cleaning = cleaning
+        self.part_tokens = PART_TOKENS
+        self.batch_characters = BATCH_CHARACTERS
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where the records of this writer's tasks are."""
+        return Ledger(self.work / "records")
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -50,66 +149,86 @@ class ShardWriter(PipelineStepWithTokenizer):
         tokenizer.no_padding()
         return tokenizer
 
-    def run(self, data: Iterable[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        """Write all documents and yield them on."""
-        shards = [self._open(split, rank) for split in SPLITS]
-        dtype = np.dtype(f"<u{self.token_size}")
-        documents = iter(data)
-        while batch := list(islice(documents, _BATCH_DOCUMENTS)):
-            texts = [document.text for document in batch]
-            for text, encoding in zip(texts, self.tokenizer.encode_batch_fast(texts), strict=True):
-                shard = shards[self.is_validation(document_hash(text))]
-                shard.write_bytes(np.asarray(encoding.ids, dtype=dtype).tobytes())
-            yield from batch
-        for shard in shards:
-            shard.close()
-
-    def _open(self, split: str, rank: int) -> TokenizedFile:
-        folder = (self.folder / split).resolve()  # fsspec remembers what a relative path meant, also after a chdir
-        folder.mkdir(parents=True, exist_ok=True)
-        return TokenizedFile(str(folder), f"{rank:05d}.ds", token_size=self.token_size)
+    def run(self, data: Iterable[Document], rank: int = 0, world_size: int = 1) -> None:
+        """Write all documents of a task, after those that an earlier attempt has sealed."""
+        sealed = self.ledger.parts(rank)
+        rest = islice(data, sum(record.size for record in sealed), None)  # read again, not tokenized again
+        number, part = len(sealed), None
+        for texts in _batches(rest, self.batch_characters):
+            part = part or _Part(self)
+            part.add(texts)
+            if part.tokens >= self.part_tokens:
+                part.seal(rank, number)
+                number, part = number + 1, None
+        if part:
+            part.seal(rank, number)
+            number += 1
+        dropped = {step.name: int(step.stats["dropped"].total) for step in self.cleaning}
+        self.ledger.finish(rank, TaskRecord(number, self.problems.count, self.problems.examples, dropped))
 
 
-class TokenRows:
-    """Rows `<s>` + running text, cut to a length, memory-mapped: any length from the same shards.
+def _batches(documents: Iterator[Document], characters: int) -> Iterator[list[str]]:
+    """Yield texts, as much at a time as is worth a call of the tokenizer."""
+    texts: list[str] = []
+    size = 0
+    for document in documents:
+        texts.append(document.text)
+        size += len(document.text)
+        if size >= characters:
+            yield texts
+            texts, size = [], 0
+    if texts:
+        yield texts
 
-    Shards are opened on first use, so a reader can be sent to a worker process.
-    """
 
-    def __init__(self, files: Sequence[Path], token_bytes: int, length: int, bos: int):
-        self.files = list(files)
-        self.dtype = np.dtype(f"<u{token_bytes}")
-        self.length = length
-        self.bos = bos
-        sizes = [file.stat().st_size // token_bytes for file in self.files]
-        self.ends = np.cumsum([0, *sizes])
+class _Part:
+    """A part in the making, in a folder of its own: two processes at the same task cannot harm each other."""
 
-    def __len__(self) -> int:
-        return int(self.ends[-1]) // (self.length - 1)
+    def __init__(self, writer: ShardWriter):
+        self.writer = writer
+        self.record = PartRecord()
+        writing = writer.work / "writing"
+        writing.mkdir(parents=True, exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(dir=writing))
+        self.dtype = np.dtype(f"<u{writer.token_size}")
+        self.files = {
+            split: TokenizedFile(str(self.folder), f"{split}.ds", token_size=writer.token_size) for split in SPLITS
+        }
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "shards"}
+    @property
+    def tokens(self) -> int:
+        return sum(self.record.tokens.values())
 
-    @cached_property
-    def shards(self) -> list[np.ndarray]:
-        """The memory-mapped files."""
-        return [np.memmap(f, self.dtype, "r") if f.stat().st_size else np.empty(0, self.dtype) for f in self.files]
+    def add(self, texts: list[str]) -> None:
+        record, limit = self.record, self.writer.validation_limit
+        for text, encoding in zip(texts, self.writer.tokenizer.encode_batch_fast(texts), strict=True):
+            content = text.encode("utf-8")
+            drawn = document_hash(content)
+            split = SPLITS[drawn < limit]
+            ids = np.asarray(encoding.ids, self.dtype)
+            self.files[split].write_bytes(ids.tobytes())
+            record.documents[split] += 1
+            record.tokens[split] += len(ids)
+            record.text_bytes[split] += len(content)
+            record.smallest_hash = min(record.smallest_hash, drawn)
 
-    def take(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the given rows as int64 [rows, length]."""
-        out: np.ndarray = np.empty((len(rows), self.length), np.int64)
-        out[:, 0] = self.bos
-        for target, row in zip(out, rows, strict=True):
-            self._read(int(row) * (self.length - 1), target[1:])
-        return out
+    def seal(self, rank: int, number: int) -> None:
+        """Put the files in their place, then say so."""
+        for split, file in self.files.items():
+            file.close()
+            if self.record.documents[split]:
+                for ending in (".ds", ".ds.index"):
+                    name = f"{split}/{shard_name(rank, number)}{ending}"
+                    self.record.files[name] = _place(self.folder / f"{split}{ending}", self.writer.out / name)
+        self.writer.ledger.seal(rank, number, self.record)
+        shutil.rmtree(self.folder)
 
-    def _read(self, start: int, out: np.ndarray) -> None:
-        """Fill `out` with the running text from token `start`, across as many shards as it takes."""
-        shard = int(np.searchsorted(self.ends, start, side="right")) - 1
-        done = 0
-        while done < len(out):
-            offset = start + done - int(self.ends[shard])
-            piece = self.shards[shard][offset : offset + len(out) - done]
-            out[done : done + len(piece)] = piece
-            done += len(piece)
-            shard += 1
+
+def _place(source: Path, target: Path) -> dict[str, Any]:
+    """Move a file where it belongs, synced; return its size and checksum."""
+    with source.open("rb") as file:
+        os.fsync(file.fileno())
+    record = {"bytes": source.stat().st_size, "sha256": sha256_of(source)}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.replace(target)
+    return record

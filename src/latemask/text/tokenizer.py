@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from latemask.errors import UserError
 from latemask.files import write_json_atomically
@@ -19,6 +19,10 @@ SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 LARGEST_VOCABULARY = 2**24
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte must have a piece
+DEFAULT_VOCABULARY = 32768
+VOCABULARY_MULTIPLE = 64  # matrix kernels are fastest where sizes are multiples of it
+
+Normalization = Literal["nfc", "none"]
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Vocabulary:
     special: tuple[int, ...]
 
 
-def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Any:
-    """Train byte-level BPE on `texts`; the result is a Hugging Face tokenizer."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+def train_tokenizer(texts: Iterable[str], vocab_size: int, normalize: Normalization = "nfc") -> Any:
+    """Train byte-level BPE on `texts`; the result is a Hugging Face tokenizer, smaller where the texts hold less."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
+    if normalize == "nfc":  # the same character is the same bytes, however it was typed
+        tokenizer.normalizer = normalizers.NFC()
     # A prefix space makes a word the same piece at the start of a text as inside it, and lets taggers pass words.
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -54,11 +60,28 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Any:
     return wrap_tokenizer(tokenizer)
 
 
-def _interruptibly(work: Callable[[Callable[[Iterator[str]], Iterator[str]]], None]) -> None:
+def fill_vocabulary(texts: Sequence[str], vocab_size: int | None, normalize: Normalization = "nfc") -> Any:
+    """Train a tokenizer of `vocab_size` pieces, rounded up to a multiple of 64, or refuse what the texts cannot fill.
+
+    Without a size, it is 32,768 or as much as the texts fill.
+    """
+    wanted = -(-(vocab_size or DEFAULT_VOCABULARY) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    tokenizer = train_tokenizer(texts, wanted, normalize)
+    possible = len(tokenizer)
+    usable = max(possible // VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE, SMALLEST_VOCABULARY)
+    if vocab_size is not None and possible < vocab_size:
+        raise UserError(
+            f"the text does not fill a vocabulary of {wanted:,}, only one of {possible:,}: "
+            f"pass --vocab-size {usable}, leave it away, or give more text"
+        )
+    return tokenizer if possible == wanted or vocab_size else train_tokenizer(texts, usable, normalize)
+
+
+def _interruptibly(work: Callable[[Callable[[Iterable[str]], Iterator[str]]], None]) -> None:
     """Run `work` in a thread: the library reads in one of its own, where Ctrl-C would wait for the end of the text."""
     stop = threading.Event()
 
-    def unless_stopped(texts: Iterator[str]) -> Iterator[str]:
+    def unless_stopped(texts: Iterable[str]) -> Iterator[str]:
         for text in texts:
             if stop.is_set():
                 raise KeyboardInterrupt
@@ -69,7 +92,7 @@ def _interruptibly(work: Callable[[Callable[[Iterator[str]], Iterator[str]]], No
         try:
             while not wait([future], timeout=0.2).done:  # awake now and then: signals reach the main thread only then
                 pass
-        except KeyboardInterrupt:
+        except BaseException:
             stop.set()
             raise
         future.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from latemask.masking import COLLATORS, SampleDataset
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder, step_of
-from latemask.text import PreparedData
+from latemask.text import Mixture
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
 from latemask.training.arguments import check_training, training_arguments
 from latemask.training.callbacks import MetricsCallback, ProgressCallback, StepRandomness, StopOnSignal
@@ -30,7 +31,7 @@ from latemask.training.checkpoints import checkpoint_to_resume
 def pretrain(
     recipe: Recipe | str | Path,
     *,
-    data: Path,
+    data: str | Path | Sequence[str | Path],
     out: Path | None = None,
     max_steps: int | None = None,
     tokens: float | None = None,
@@ -42,7 +43,7 @@ def pretrain(
 
     Args:
         recipe: A recipe file, or the name of one that comes with latemask.
-        data: Folder that `latemask prepare` made.
+        data: Folder that `latemask prepare` made; several, FOLDER:WEIGHT each, are mixed.
         out: Run folder to write; by default runs/ and the recipe's name.
         max_steps: Budget in optimizer steps, instead of the recipe's.
         tokens: Budget in tokens of text, instead of the recipe's.
@@ -58,7 +59,7 @@ def pretrain(
     if out is None:
         raise UserError("say where the run goes: --out")
     run = RunFolder(Path(out))
-    job = _plan(with_budget(recipe, max_steps, tokens, flops), PreparedData.open(data))
+    job = _plan(with_budget(recipe, max_steps, tokens, flops), Mixture.open(data))
     run.refuse_what_cannot_be(resume)
     lock = run.lock()
     try:
@@ -73,7 +74,7 @@ class _Job:
     """A run that can be run: completed recipe, data, steps."""
 
     recipe: Recipe
-    data: PreparedData
+    data: Mixture
     steps: int
 
     @property
@@ -84,55 +85,45 @@ class _Job:
     def batch_flops(self) -> float:
         return self.recipe.train.batch_size * sequence_flops(self.recipe).training
 
-    @property
-    def data_record(self) -> dict[str, Any]:
-        """What run.json says of the data, so that the run can be told from others when the data is gone."""
-        manifest = self.data.manifest
-        return {
-            "folder": str(self.data.folder),
-            "fingerprint": self.data.fingerprint,
-            "documents": manifest["splits"]["train"]["documents"],
-            "tokens": manifest["splits"]["train"]["tokens"],
-            "vocabulary": self.data.vocabulary.size,
-            "sources": [Path(source["path"]).name for source in manifest["settings"]["inputs"]][:20],
-        }
-
     def collator(self) -> Any:
         return COLLATORS[self.recipe.objective](self.recipe.counts, self.data.vocabulary, self.recipe.seed)
 
     def train_samples(self, done: int) -> SampleDataset:
-        batch, rows = self.recipe.train.batch_size, self.data.rows("train", self.recipe.length)
-        return SampleDataset(rows, self.steps * batch, seed=self.recipe.seed, first=done * batch)
+        batch = self.recipe.train.batch_size
+        rows, weights = self.data.rows("train", self.recipe.length)
+        return SampleDataset(rows, self.steps * batch, weights=weights, seed=self.recipe.seed, first=done * batch)
 
     def validation_samples(self) -> SampleDataset | None:
-        rows = self.data.rows("validation", self.recipe.length)
-        count = min(len(rows), self.recipe.train.eval_rows)
-        return SampleDataset(rows, count, seed=self.recipe.seed, shuffle=False) if count else None
+        rows, weights = self.data.rows("validation", self.recipe.length)
+        total = sum(weights)
+        once = min((int(len(part) * total / weight) for part, weight in zip(rows, weights, strict=True)), default=0)
+        count = min(max(once, 1), self.recipe.train.eval_rows) if rows else 0
+        return SampleDataset(rows, count, weights=weights, seed=self.recipe.seed, shuffle=False) if count else None
 
 
-def _plan(recipe: Recipe, data: PreparedData) -> _Job:
+def _plan(recipe: Recipe, data: Mixture) -> _Job:
     check_recipe(recipe)
     recipe = complete_recipe(recipe, data.vocabulary)
     check_recipe(recipe)
     check_training(recipe.train)
     _check_tokenizer(recipe, data)
-    tokens = data.manifest["splits"]["train"]["tokens"]
-    if not len(data.rows("train", recipe.length)):
-        raise UserError(
-            f"{data.folder} holds {tokens} tokens to train on, less than one row of {recipe.length}; "
-            "give more text or lower --length"
-        )
+    for part in data.parts:
+        if not len(part.rows("train", recipe.length)):
+            raise UserError(
+                f"{part.folder} holds {part.tokens('train')} tokens to train on, less than one row of "
+                f"{recipe.length}; give more text or lower --length"
+            )
     return _Job(recipe, data, planned_steps(recipe))
 
 
-def _check_tokenizer(recipe: Recipe, data: PreparedData) -> None:
+def _check_tokenizer(recipe: Recipe, data: Mixture) -> None:
     """A checkpoint goes on only with the tokenizer it was trained with."""
     start = recipe.encoder.init
     if start is None:
         return
     if load_tokenizer(start).get_vocab() != data.tokenizer.get_vocab():
         raise UserError(
-            f"{data.folder} was prepared with another tokenizer than the encoder at '{start}'; "
+            f"{data.label} was prepared with another tokenizer than the encoder at '{start}'; "
             f"prepare the data with --tokenizer {start}"
         )
 
@@ -140,7 +131,7 @@ def _check_tokenizer(recipe: Recipe, data: PreparedData) -> None:
 def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     checkpoint = None
     if resume:
-        run.check_same(job.recipe, job.data_record)
+        run.check_same(job.recipe, job.data.record)
         if run.is_finished():
             say(f"{run.path} is finished already: nothing to do")
             return
@@ -148,7 +139,7 @@ def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     set_seed(job.recipe.seed)
     model = build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
     if not resume:
-        run.start(job.recipe, job.data_record, overwrite)
+        run.start(job.recipe, job.data.record, overwrite)
     done = step_of(checkpoint) if checkpoint else 0
     run.forget_metrics_after(done)
     with StopOnSignal() as stop:
@@ -200,8 +191,7 @@ def _stopped(job: _Job, run: RunFolder, step: int, received: int | None) -> None
             "latemask",
             "pretrain",
             str(run.recipe_file),
-            "--data",
-            str(job.data.folder),
+            *(word for argument in job.data.arguments for word in ("--data", argument)),
             "--out",
             str(run.path),
             "--resume",

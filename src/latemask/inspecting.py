@@ -1,0 +1,210 @@
+"""`latemask inspect`: what is in a data folder, in numbers and as a model will see it."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from latemask.console import printable
+from latemask.errors import UserError
+from latemask.masking import SampleDataset, draw_masks
+from latemask.recipe import MaskRecipe, Recipe, check_recipe
+from latemask.text import PreparedData
+from latemask.text.counting import count_tokens, document_lengths, part_of
+from latemask.text.shards import SPLITS
+
+_MOST_COUNTED = 100_000_000  # tokens; enough for every share that is shown
+_RARE = 100
+_BINS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+def inspect(
+    folder: str | Path,
+    *,
+    rows: int = 3,
+    length: int = 128,
+    rate: float = 0.5,
+    seed: int = 0,
+    verify: bool = False,
+    json: bool = False,
+) -> dict[str, Any]:
+    """Show what is in a folder that `latemask prepare` made.
+
+    Args:
+        folder: The data folder.
+        rows: How many rows to show, with a mask drawn.
+        length: Tokens of a row.
+        rate: Share of a row that is masked.
+        seed: Which rows and masks.
+        verify: Read every file and compare it with its checksum.
+        json: Print one JSON object instead of a page.
+    """
+    if rows < 0:
+        raise UserError(f"--rows {rows} is less than none")
+    recipe = Recipe(length=length, mask=MaskRecipe(rate=rate), seed=seed)
+    check_recipe(recipe)
+    data = PreparedData.open(folder, verify=verify)
+    facts = {
+        "folder": str(data.folder),
+        "sources": data.sources,
+        "splits": {split: _split(data, split) for split in SPLITS},
+        "disk_bytes": sum(record["bytes"] for record in data.manifest["files"].values()),
+        "token_bytes": data.token_bytes,
+        "skipped": data.manifest["skipped"],
+        "dropped": data.manifest["dropped"],
+        "vocabulary": _vocabulary(data),
+        "lengths": _lengths(data),
+        "rows": _rows(data, recipe, rows),
+        "checksums": "match" if verify else "not compared",
+        "versions": data.manifest["versions"],
+    }
+    print(json_format.dumps(facts, indent=2)) if json else _show(facts, Console(highlight=False))
+    return facts
+
+
+def _split(data: PreparedData, split: str) -> dict[str, Any]:
+    record = data.manifest["splits"][split]
+    on_disk = sum(
+        data.manifest["files"][f"{s['file']}{end}"]["bytes"] for s in record["shards"] for end in ("", ".index")
+    )
+    return {
+        "documents": record["documents"],
+        "tokens": record["tokens"],
+        "shards": len(record["shards"]),
+        "text_bytes": record["text_bytes"],
+        "text_bytes_per_token": _ratio(record["text_bytes"], record["tokens"]),
+        "disk_bytes_per_token": _ratio(on_disk, record["tokens"]),
+    }
+
+
+def _ratio(part: float | None, whole: float) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _vocabulary(data: PreparedData) -> dict[str, Any]:
+    """Count the pieces that the training text uses."""
+    shards = part_of(data.shards("train"), _MOST_COUNTED)
+    counts = count_tokens(shards, data.token_bytes, data.vocabulary.size)[: data.vocabulary.size]
+    total = int(counts.sum())
+    ordinary: np.ndarray = np.delete(counts, data.vocabulary.special)
+    unknown = data.tokenizer.unk_token_id
+    return {
+        "size": data.vocabulary.size,
+        "counted_tokens": total,
+        "unknown_share": _ratio(int(counts[unknown]) if unknown is not None else 0, total),
+        "unused_pieces": int((ordinary == 0).sum()),
+        "rare_pieces": int((ordinary < _RARE).sum()),
+        "rare_share": _ratio(int(ordinary[ordinary < _RARE].sum()), total),
+    }
+
+
+def _lengths(data: PreparedData) -> dict[str, Any]:
+    lengths = document_lengths(data.shards("train"))
+    if not len(lengths):
+        return {"median": None, "mean": None, "longest": None, "histogram": []}
+    counts, _ = np.histogram(lengths, bins=[0, *(edge + 1 for edge in _BINS), np.iinfo(np.int64).max])
+    return {
+        "median": float(np.median(lengths)),
+        "mean": float(lengths.mean()),
+        "longest": int(lengths.max()),
+        "histogram": [
+            {"up_to": edge, "documents": int(count)} for edge, count in zip([*_BINS, None], counts, strict=True)
+        ],
+    }
+
+
+def _rows(data: PreparedData, recipe: Recipe, count: int) -> list[list[dict[str, Any]]]:
+    """Draw samples as training does; return each as stretches of visible and masked text."""
+    rows = data.rows("train", recipe.length)
+    if not len(rows) or not count:
+        return []
+    samples = SampleDataset(rows, count, seed=recipe.seed).__getitems__(range(count))
+    ids = np.stack([sample["ids"] for sample in samples])
+    masks = draw_masks(ids, np.arange(count), recipe.counts, data.vocabulary, recipe.seed)
+    masked: np.ndarray = np.zeros(ids.shape, bool)
+    np.put_along_axis(masked, masks.masked, True, axis=1)
+    return [_stretches(data.tokenizer, *pair) for pair in zip(ids, masked, strict=True)]
+
+
+def _stretches(tokenizer: Any, ids: np.ndarray, masked: np.ndarray) -> list[dict[str, Any]]:
+    starts = np.flatnonzero(np.diff(masked, prepend=~masked[:1]))
+    return [
+        {"text": tokenizer.decode(stretch), "tokens": len(stretch), "masked": bool(masked[start])}
+        for start, stretch in zip(starts, np.split(ids, starts[1:]), strict=True)
+    ]
+
+
+def _show(facts: dict[str, Any], console: Console) -> None:
+    def line(name: str, text: str) -> None:
+        console.print(f"{name:<12}{text}", markup=False, soft_wrap=True)
+
+    line("data", printable(facts["folder"]))
+    if facts["sources"]:
+        line("from", printable(", ".join(facts["sources"][:5])) + (" …" if len(facts["sources"]) > 5 else ""))
+    for split, record in facts["splits"].items():
+        line(split, _split_text(record))
+    line("on disk", f"{facts['disk_bytes'] / 1e6:,.1f} MB, {facts['token_bytes']} bytes a token and the index")
+    left_out = {"lines that could not be used": facts["skipped"], **facts["dropped"]}
+    if any(left_out.values()):
+        line("left out", ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count))
+    line("vocabulary", _vocabulary_text(facts["vocabulary"]))
+    line(
+        "checksums", f"{facts['checksums']}" + ("" if facts["checksums"] == "match" else " (--verify reads every file)")
+    )
+    _show_lengths(facts["lengths"], console)
+    _show_rows(facts["rows"], console)
+
+
+def _split_text(record: dict[str, Any]) -> str:
+    text = f"{record['tokens']:,} tokens in {record['documents']:,} documents, {record['shards']} shards"
+    ratio = record["text_bytes_per_token"]
+    return text + (f", {ratio:.2f} bytes of text a token" if ratio else "")
+
+
+def _vocabulary_text(facts: dict[str, Any]) -> str:
+    if not facts["counted_tokens"]:
+        return f"{facts['size']:,} pieces"
+    return (
+        f"{facts['size']:,} pieces: {facts['unused_pieces']:,} never used, {facts['rare_pieces']:,} fewer than "
+        f"{_RARE} times ({facts['rare_share']:.2%} of the text), {facts['unknown_share']:.2%} unknown"
+    )
+
+
+def _show_lengths(facts: dict[str, Any], console: Console) -> None:
+    if not facts["histogram"]:
+        return
+    console.print(
+        f"\ndocuments by length in tokens: median {facts['median']:,.0f}, mean {facts['mean']:,.0f}, "
+        f"longest {facts['longest']:,}"
+    )
+    most = max(entry["documents"] for entry in facts["histogram"])
+    for entry in facts["histogram"]:
+        label = f"to {entry['up_to']:,}" if entry["up_to"] else "longer"
+        bar = "█" * -(-40 * entry["documents"] // most)
+        console.print(f"  {label:>9}  {bar} {entry['documents']:,}")
+
+
+def _show_rows(rows: list[list[dict[str, Any]]], console: Console) -> None:
+    if not rows:
+        return
+    coloured = console.is_terminal
+    console.print(
+        "\nrows as the model sees them: "
+        + ("[reverse]hidden[/reverse] from the encoder" if coloured else "what is hidden from the encoder in ⟦ ⟧"),
+        highlight=False,
+    )
+    for row in rows:
+        shown = Text("  ")
+        for stretch in row:
+            text = printable(stretch["text"])
+            if stretch["masked"]:
+                shown.append(text if coloured else f"⟦{text}⟧", "reverse")
+            else:
+                shown.append(text)
+        console.print(shown, soft_wrap=not coloured)
+        console.print()

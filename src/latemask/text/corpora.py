@@ -1,0 +1,187 @@
+"""What to prepare: files, the builtin text, or a dataset of the Hub. Each becomes tasks and a datatrove reader."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+from datatrove.data import Document
+from datatrove.pipeline.readers import HuggingFaceDatasetReader
+
+from latemask.console import printable
+from latemask.errors import UserError
+from latemask.text.builtin import BuiltinReader
+from latemask.text.lines import cut
+from latemask.text.progress import Meter
+from latemask.text.reading import FilesReader, Problems, counting_adapter
+from latemask.text.sources import Source, find_sources
+from latemask.text.tasks import LARGEST_TASK, Piece, plan_tasks, task_size
+
+
+class Corpus(ABC):
+    """Documents in a number of tasks that depends on the corpus alone."""
+
+    sizes: Sequence[int]
+    """How much each task reads, for progress: bytes or rows; zeros if nobody knows."""
+    text_sizes: Sequence[int]
+    """About how many bytes of text each task holds."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What tells this corpus from another, or from itself at another time."""
+
+    @abstractmethod
+    def reader(self, problems: Problems, meter: Meter) -> Any:
+        """Return the first step of a pipeline."""
+
+
+@dataclass(frozen=True)
+class Files(Corpus):
+    """Files, wherever they lie."""
+
+    sources: list[Source]
+    text_field: str = "text"
+
+    @classmethod
+    def find(cls, inputs: Sequence[str | Path], format: str | None, text_field: str) -> Files:
+        """Find the files that the inputs mean."""
+        return cls(find_sources(inputs, format), text_field)
+
+    @cached_property
+    def tasks(self) -> Any:
+        """The pieces of every task."""
+        return plan_tasks(self.sources)
+
+    @cached_property
+    def sizes(self) -> list[int]:  # type: ignore[override]
+        """Bytes that each task reads."""
+        return [sum(piece.size for piece in task) for task in self.tasks]
+
+    @cached_property
+    def text_sizes(self) -> list[int]:  # type: ignore[override]
+        """The same, unpacked."""
+        return [sum(piece.text_size for piece in task) for task in self.tasks]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Names, sizes and times of the files, and how they are read."""
+        inputs = [{"path": s.path, "format": s.format, "bytes": s.size, "stamp": s.stamp} for s in self.sources]
+        return {"inputs": inputs, "text_field": self.text_field}
+
+    def reader(self, problems: Problems, meter: Meter) -> FilesReader:
+        """Return the reader of the files."""
+        return FilesReader(self.tasks, problems, meter, self.text_field)
+
+
+class Builtin(Corpus):
+    """The documentation that is on this machine: collected into a file, then read like any other."""
+
+    def __init__(self, work: Path):
+        self.file = (work / "builtin.jsonl").absolute()
+        self.sizes = self.text_sizes = [1]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """There is only one."""
+        return {"builtin": True}
+
+    def reader(self, problems: Problems, meter: Meter) -> FilesReader:
+        """Collect the text if it is not there yet, and return its reader."""
+        if not self.file.exists():
+            self._collect()
+        size = self.file.stat().st_size
+        self.sizes = self.text_sizes = [size]
+        source = Source("builtin text", str(self.file), True, "jsonl", None, size, "")
+        return FilesReader([[Piece(source)]], problems, meter)
+
+    def _collect(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.file.with_suffix(".part")
+        with aside.open("w", encoding="utf-8") as file:
+            for document in BuiltinReader().run():
+                file.write(json.dumps({"text": document.text}) + "\n")
+        aside.replace(self.file)
+
+
+class HubDataset(Corpus):
+    """A dataset of the Hugging Face Hub, or a local folder that `datasets` understands."""
+
+    def __init__(self, name: str, config: str | None, split: str, streaming: bool, text_field: str):
+        self.name, self.streaming, self.text_field = name, streaming, text_field
+        self.options = {"split": split, **({"name": config} if config else {})}
+        dataset = self._load()
+        if text_field not in (dataset.column_names or [text_field]):
+            raise UserError(
+                f"the dataset '{printable(name)}' has no column '{text_field}'; it has "
+                f"{', '.join(map(repr, dataset.column_names[:10]))}. Say which holds the text: --text-field"
+            )
+        if streaming:
+            self.sizes = [0] * max(1, dataset.num_shards)
+            self.text_sizes = [LARGEST_TASK] * len(self.sizes)
+            self.fingerprint = ""
+        else:
+            tasks = max(1, math.ceil(dataset.data.nbytes / task_size(dataset.data.nbytes)))
+            self.sizes = [len(range(rank, len(dataset), tasks)) for rank in range(tasks)]
+            self.text_sizes = [dataset.data.nbytes // tasks] * tasks
+            self.fingerprint = f"{len(dataset)} rows, {dataset.data.nbytes} bytes"
+
+    def _load(self) -> Any:
+        import datasets
+
+        datasets.disable_progress_bars()
+        try:
+            return datasets.load_dataset(self.name, **self.options, streaming=self.streaming)
+        except Exception as error:  # datasets and the Hub's client have many kinds for "not there"
+            reason = printable(" ".join(str(error).split())[:200])
+            raise UserError(f"the dataset '{printable(self.name)}' cannot be loaded: {reason}") from None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Its name, options and size."""
+        return {
+            "hf_dataset": self.name,
+            **self.options,
+            "streaming": self.streaming,
+            "size": self.fingerprint,
+            "text_field": self.text_field,
+        }
+
+    def reader(self, problems: Problems, meter: Meter) -> HubReader:
+        """Return datatrove's reader of the dataset."""
+        return HubReader(self.name, self.options, self.streaming, problems, meter, self.text_field)
+
+
+class HubReader(HuggingFaceDatasetReader):
+    """datatrove's reader, with our count of rows without text, and progress."""
+
+    name = "🤗 latemask dataset"
+
+    def __init__(
+        self,
+        dataset: str,
+        options: dict[str, Any],
+        streaming: bool,
+        problems: Problems,
+        meter: Meter,
+        text_field: str,
+    ):
+        super().__init__(dataset, options, streaming, text_key=text_field)
+        self.problems = problems
+        self.meter = meter
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        """Yield the documents of task `rank`."""
+        self.adapter = MethodType(counting_adapter(self.text_key, self.problems, printable(self.dataset)), self)
+        self.meter.start(rank)
+        for number, document in enumerate(super().run(data, rank, world_size), 1):
+            for part, text in enumerate(cut(document.text)):
+                yield Document(text=text, id=f"{document.id}/{part}")
+            self.meter.show(number)

@@ -1,0 +1,243 @@
+"""Where the tasks run: datatrove's executors, for this machine, Slurm or Ray."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
+from datatrove.executor.ray import RayPipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+from datatrove.utils.logging import logger as datatrove_logger
+
+from latemask.errors import UserError, nearest
+from latemask.text.progress import Watch
+
+Kind = Literal["local", "slurm", "ray"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A pipeline and in how many tasks it runs."""
+
+    name: str
+    pipeline: list[PipelineStep]
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where to run, how many tasks at a time, and options of datatrove's executor for Slurm or Ray."""
+
+    kind: Kind = "local"
+    workers: int | None = None
+    """None: all cores here, as many as the cluster gives elsewhere."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, stages: Sequence[Stage], work: Path, sizes: Sequence[int]) -> None:
+        """Run the stages one after another; on Slurm, only hand them over."""
+        if self.kind == "slurm":
+            self._submit(stages, work)
+            return
+        for stage in stages:
+            folder = str(work.absolute() / "logs" / stage.name)
+            watched = sizes if stage.tasks == len(sizes) else [1] * stage.tasks
+            if self.kind == "ray":
+                self._run_on_ray(stage, folder)
+                continue
+            workers = self.workers or _cores()
+            executor = LocalExecutor(stage.pipeline, stage.tasks, workers, logging_dir=folder)
+            done = set(range(stage.tasks)) - set(executor.get_incomplete_ranks())
+            with Watch(stage.name, watched, work / "progress" / stage.name, done) as executor.watch:
+                executor.run()
+
+    def _submit(self, stages: Sequence[Stage], work: Path) -> None:
+        if missing := {"partition", "time"} - set(self.options):
+            raise UserError(
+                "--executor slurm needs " + " ".join(f"--executor-option {name}=…" for name in sorted(missing))
+            )
+        options = {"env_command": f'export PATH="{Path(sys.executable).parent}:$PATH"', **self.options}
+        executor = None
+        for stage in stages:
+            executor = SlurmPipelineExecutor(
+                stage.pipeline,
+                stage.tasks,
+                workers=self.workers or -1,
+                job_name=f"latemask-{stage.name}",
+                logging_dir=str(work.absolute() / "logs" / stage.name),
+                depends=executor,
+                **options,
+            )
+        assert executor is not None
+        try:
+            executor.run()
+        except FileNotFoundError:
+            raise UserError("--executor slurm: there is no sbatch on this machine") from None
+        except subprocess.CalledProcessError as error:
+            raise UserError(f"--executor slurm: sbatch refused the job (exit code {error.returncode})") from None
+
+    def _run_on_ray(self, stage: Stage, folder: str) -> None:
+        executor = RayPipelineExecutor(
+            stage.pipeline, stage.tasks, self.workers or -1, logging_dir=folder, **self.options
+        )
+        try:
+            executor.run()
+        except ImportError:
+            raise UserError("--executor ray needs one more package: pip install ray") from None
+        if left := executor.get_incomplete_ranks():
+            raise UserError(
+                f"{len(left)} of {stage.tasks} tasks of '{stage.name}' did not finish; logs are in {folder}/logs. "
+                "Run the same command again for the rest"
+            )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_OURS = frozenset({"self", "pipeline", "tasks", "workers", "logging_dir", "depends", "skip_completed", "job_name"})
+
+
+def executor_options(kind: Kind, given: Sequence[str]) -> dict[str, Any]:
+    """Turn NAME=VALUE into keyword arguments of datatrove's executor."""
+    executor = {"local": None, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}[kind]
+    if given and executor is None:
+        raise UserError("--executor-option is for --executor slurm or ray")
+    parameters = inspect.signature(executor.__init__).parameters if executor else {}
+    valid = {name: parameter.default for name, parameter in parameters.items() if name not in _OURS}
+    options: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise UserError(f"--executor-option {text}: write NAME=VALUE")
+        if name not in valid:
+            raise UserError(f"--executor-option: {kind} has no option '{name}'{nearest(name, valid)}")
+        options[name] = _as_declared(value, valid[name])
+    return options
+
+
+def _as_declared(value: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        return value.lower() in ("1", "true", "yes")
+    return int(value) if isinstance(default, int) and value.lstrip("-").isdigit() else value
+
+
+class LocalExecutor(LocalPipelineExecutor):
+    """datatrove's executor with another pool: theirs waits for ever when a worker is killed.
+
+    Tasks left over with fewer tasks than cores use the cores as threads of the tokenizer.
+    """
+
+    pipeline: list[PipelineStep]
+    watch: Watch
+
+    def run(self) -> None:
+        """Run the tasks that are not done yet; stop at the first error."""
+        ranks = self.get_incomplete_ranks()
+        processes = min(self.workers, len(ranks))
+        if processes > 1:
+            self._run_in_processes(ranks, processes, threads=1 + self.workers // processes)
+            return
+        with _tokenizer_threads(self.workers):
+            for rank in ranks:
+                self.run_rank(rank)
+                self.watch.finish(rank)
+
+    def run_rank(self, rank: int) -> int:
+        """Run one task on a copy of the pipeline, so that counts begin at zero."""
+        pipeline = self.pipeline
+        self.pipeline = deepcopy(pipeline)
+        try:
+            self._run_for_rank(rank, local_rank=1)  # only rank 0 would log to the terminal
+        finally:
+            self.pipeline = pipeline
+        return rank
+
+    def _run_in_processes(self, ranks: list[int], processes: int, threads: int) -> None:
+        context = get_context("spawn")  # a fork would copy the threads of torch and of the tokenizer half-way
+        lifeline, ours = context.Pipe(duplex=False)
+        watch, self.watch = self.watch, None  # type: ignore[assignment]
+        pool = ProcessPoolExecutor(processes, context, _start_worker, (self, lifeline, threads))
+        try:
+            with _without_main_module():
+                waiting = {pool.submit(_run_rank, rank) for rank in ranks}
+            while waiting:
+                finished, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    watch.finish(future.result())
+        except BaseException as error:
+            ours.close()  # ends workers that are still at work
+            if not isinstance(error, BrokenProcessPool):
+                raise
+            raise UserError(
+                "a worker process died; if the system killed it for want of memory, lower --workers. "
+                "What is finished is kept: run the same command again to go on"
+            ) from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            ours.close()
+            self.watch = watch
+
+
+_worker: LocalExecutor
+
+
+def _start_worker(executor: LocalExecutor, lifeline: Any, threads: int) -> None:
+    global _worker
+    _worker = executor
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    datatrove_logger.disable("datatrove")
+    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+
+
+def _end_with_parent(lifeline: Any) -> None:
+    """Wait until the parent closes its end of the pipe, by will or by dying, and stop at once."""
+    try:
+        lifeline.recv()
+    except EOFError:
+        os._exit(1)
+
+
+def _run_rank(rank: int) -> int:
+    return _worker.run_rank(rank)
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Start processes that do not run the user's script again: prepare() needs no `if __name__ == "__main__"`."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _tokenizer_threads(count: int) -> Iterator[None]:
+    """Ask the tokenizer's thread pool, if it has not started yet, for `count` threads."""
+    before = os.environ.get("RAYON_NUM_THREADS")
+    os.environ["RAYON_NUM_THREADS"] = str(count)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("RAYON_NUM_THREADS")
+        else:
+            os.environ["RAYON_NUM_THREADS"] = before

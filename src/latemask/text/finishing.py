@@ -1,0 +1,169 @@
+"""The end of a preparation: records of all tasks → one manifest. Written last; a folder without one is not finished."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import Counter
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from datatrove.pipeline.base import PipelineStep
+
+from latemask import __version__
+from latemask.console import say
+from latemask.errors import UserError
+from latemask.files import sha256_of, write_json_atomically
+from latemask.text.prepared import FORMAT, MANIFEST, PreparedData
+from latemask.text.reading import Problems
+from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name
+from latemask.text.tokenizer import load_tokenizer, vocabulary_of
+from latemask.text.workplace import Workplace
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what decides the bytes of a preparation."""
+    packages = ("datatrove", "tokenizers", "transformers")
+    return {"latemask": __version__, **{name: importlib.metadata.version(name) for name in packages}}
+
+
+@dataclass
+class Finish:
+    """All tasks of `pipeline`, whose last step is a ShardWriter, → the manifest."""
+
+    out: Path
+    settings: dict[str, Any]
+    pipeline: list[PipelineStep]
+    tasks: int
+
+    def __call__(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        """Finish as a step of a datatrove pipeline, on a cluster."""
+        self.run()
+
+    @property
+    def _writer(self) -> ShardWriter:
+        writer = self.pipeline[-1]
+        assert isinstance(writer, ShardWriter)
+        return writer
+
+    def run(self) -> PreparedData:
+        """Write the manifest, say what was prepared, and remove what is no longer needed."""
+        parts = self._parts()
+        problems, dropped = self._notes()
+        _check(_total(parts, "documents"), problems, dropped, self.settings["validation"])
+        if self.settings["validation"] and not _total(parts, "documents")["validation"]:
+            self._hold_out_one(parts)
+            parts = self._parts()
+        data = write_manifest(
+            self.out,
+            settings=self.settings,
+            token_bytes=self._writer.token_size,
+            splits={split: _split_record(parts, split, self._writer.token_size) for split in SPLITS},
+            files={name: record for part in parts.values() for name, record in part.files.items()},
+            skipped=problems.count,
+            dropped=dropped,
+        )
+        report(data, problems)
+        Workplace(self.out).remove()
+        return data
+
+    def _parts(self) -> dict[tuple[int, int], PartRecord]:
+        ledger = self._writer.ledger
+        return {(rank, n): part for rank in range(self.tasks) for n, part in enumerate(ledger.parts(rank))}
+
+    def _notes(self) -> tuple[Problems, dict[str, int]]:
+        problems, dropped = Problems(), Counter[str]()
+        for rank in range(self.tasks):
+            record = self._writer.ledger.task(rank)
+            problems.count += record.skipped
+            problems.examples = (problems.examples + record.examples)[:5]
+            dropped.update(record.dropped)
+        return problems, dict(dropped)
+
+    def _hold_out_one(self, parts: dict[tuple[int, int], PartRecord]) -> None:
+        """Do one task again with the limit raised to the document nearest to it: a small corpus has none below."""
+        rank, number = min(parts, key=lambda part: parts[part].smallest_hash)
+        pipeline = deepcopy(self.pipeline)
+        writer = pipeline[-1]
+        assert isinstance(writer, ShardWriter)
+        writer.validation_limit = parts[rank, number].smallest_hash + 1
+        for path in (self.out / "train").glob(f"{shard_name(rank, 0)[:6]}*"):
+            path.unlink()
+        for path in Workplace(self.out).folder.glob(f"logs/*/completions/{rank:05d}"):
+            path.unlink()  # if we are interrupted here, the task is done again
+        writer.ledger.forget(rank)
+        data = None
+        for step in pipeline:
+            data = step(data, rank, self.tasks)
+
+
+def _total(parts: dict[tuple[int, int], PartRecord], what: str) -> Counter[str]:
+    total: Counter[str] = Counter(dict.fromkeys(SPLITS, 0))
+    for part in parts.values():
+        total.update(getattr(part, what))
+    return total
+
+
+def _split_record(parts: dict[tuple[int, int], PartRecord], split: str, token_bytes: int) -> dict[str, Any]:
+    present = {f"{split}/{shard_name(*place)}.ds": part for place, part in parts.items() if part.documents[split]}
+    return {
+        "documents": sum(part.documents[split] for part in present.values()),
+        "tokens": sum(part.tokens[split] for part in present.values()),
+        "text_bytes": sum(part.text_bytes[split] for part in present.values()),
+        "shards": [{"file": name, "first": 0, "tokens": part.tokens[split]} for name, part in present.items()],
+    }
+
+
+def _check(documents: Counter[str], problems: Problems, dropped: dict[str, int], validation: float) -> None:
+    total = sum(documents.values())
+    if not total and any(dropped.values()):
+        raise UserError(f"cleaning left no document ({_counts(dropped)})")
+    if not total:
+        raise UserError(f"no text found in the input{problems.first()}")
+    if total < 2 and validation > 0:
+        raise UserError(
+            "found only 1 document, and validation needs one of its own: part documents by an empty line, "
+            "or pass --validation 0"
+        )
+    if not documents["train"]:
+        raise UserError("every document went to validation; lower --validation or give more text")
+
+
+def write_manifest(out: Path, *, files: dict[str, Any], **entries: Any) -> PreparedData:
+    """Write the manifest of a data folder whose shards and tokenizer are in place."""
+    tokenizer = out / "tokenizer"
+    names = sorted(path.relative_to(out).as_posix() for path in tokenizer.rglob("*") if path.is_file())
+    manifest = {
+        "format": FORMAT,
+        **entries,
+        "tokenizer": asdict(vocabulary_of(load_tokenizer(tokenizer))),
+        "files": {**files, **{name: file_record(out / name) for name in names}},
+        "versions": versions(),
+    }
+    write_json_atomically(out / MANIFEST, manifest)
+    return PreparedData.open(out, verify=False)
+
+
+def file_record(path: Path) -> dict[str, Any]:
+    """Return size and checksum of a file."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def report(data: PreparedData, problems: Problems) -> None:
+    """Say what is in the folder, and what is not."""
+    for example in problems.examples:
+        say(f"skipped {example}")
+    if problems.count:
+        say(f"skipped {problems.count:,} in all; --strict stops at the first")
+    if any(data.manifest["dropped"].values()):
+        say(f"dropped {_counts(data.manifest['dropped'])}")
+    say(f"vocabulary: {data.vocabulary.size:,} pieces")
+    for split in SPLITS:
+        record = data.manifest["splits"][split]
+        say(f"{split}: {record['tokens']:,} tokens in {record['documents']:,} documents")
+    say(f"prepared: {data.folder}")
+
+
+def _counts(dropped: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())

@@ -1,0 +1,120 @@
+"""Text files → lines → paragraphs, in memory that does not grow with a line, a document or a file."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import lzma
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from latemask.errors import UserError
+from latemask.text.sources import Source
+from latemask.text.tasks import Piece
+
+LONGEST_LINE = 1 << 26  # bytes
+LONGEST_DOCUMENT = 1 << 18  # characters; a longer one is cut: memory stays flat, and all cores have work
+_BUFFER = 1 << 20
+_LINES_BETWEEN_REPORTS = 1000
+_TEXT_CONTROLS = frozenset(b"\t\n\r\f\v\b\x1b")
+_BINARY_SHARE = 0.05  # a stray NUL is survived, a file full of control bytes is not text
+
+
+class Line(NamedTuple):
+    """One line, or a part of one that is too long."""
+
+    text: str
+    start: int
+    """Offset of its first byte in the unpacked text."""
+    where: str
+    """The file, and the line's number; its byte where reading began in the middle of a file."""
+    is_whole: bool
+
+
+def unpacked(raw: Any, compression: str | None) -> io.BufferedReader:
+    """Return what a compressed file holds; a truncated one raises at its end.
+
+    pyarrow rather than fsspec's table: the latter takes a truncated .zst for a whole one.
+    """
+    if compression is None:
+        return raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw, _BUFFER)
+    if compression == "xz":
+        return io.BufferedReader(lzma.LZMAFile(raw), _BUFFER)
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.CompressedInputStream(raw, compression), _BUFFER)
+
+
+def read_lines(piece: Piece, report: Callable[[int], None] = lambda _: None) -> Iterator[Line]:
+    """Yield the lines from the start of a piece to the end of the file; `report` hears how many bytes were read."""
+    source = piece.source
+    with source.open() as raw, unpacked(raw, source.compression) as file:
+        if not piece.start:
+            _refuse_binary(file.peek(8192)[:8192], source)
+        position, number, is_whole = _skip_to(piece.start, file), 0, True
+        decoder = codecs.getincrementaldecoder("utf-8" if position else "utf-8-sig")()
+        while block := file.readline(LONGEST_LINE):
+            number += is_whole
+            is_whole = block.endswith(b"\n") or len(block) < LONGEST_LINE
+            where = f"{source.label}:byte {position}" if piece.start else f"{source.label}:{number}"
+            yield Line(_decoded(decoder, block, where), position, where, is_whole)
+            position += len(block)
+            if number % _LINES_BETWEEN_REPORTS == 0:
+                report(raw.tell() - piece.start)
+        _decoded(decoder, b"", f"{source.label}: the last line")
+
+
+def _skip_to(start: int, file: Any) -> int:
+    """Go to the first line that begins at `start` or later; return where that is."""
+    if not start:
+        return 0
+    file.seek(start - 1)
+    while (block := file.readline(LONGEST_LINE)) and not block.endswith(b"\n"):
+        pass
+    return int(file.tell())
+
+
+def _decoded(decoder: codecs.IncrementalDecoder, block: bytes, where: str) -> str:
+    try:
+        return decoder.decode(block, final=not block).replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise UserError(f"{where}: not valid UTF-8; convert the file first (iconv -t utf-8)") from None
+
+
+def _refuse_binary(head: bytes, source: Source) -> None:
+    controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
+    if controls > _BINARY_SHARE * len(head):
+        raise UserError(f"{source.label}: looks binary or UTF-16; latemask reads UTF-8 text")
+
+
+def paragraphs(lines: Iterable[Line], piece: Piece) -> Iterator[str]:
+    """Documents of a .txt file: what stands between empty lines.
+
+    A document belongs to the piece in which the empty line before it begins, so that every one is read once.
+    """
+    document: list[str] = []
+    size, ours = 0, not piece.start
+    for text, start, _, _ in lines:
+        is_empty = not text.strip()
+        if document and (is_empty or size >= LONGEST_DOCUMENT):
+            yield "".join(document).rstrip("\n")
+            document, size = [], 0
+        if start >= piece.end and (is_empty or not ours):
+            return
+        ours = ours or is_empty
+        if ours and not is_empty:
+            document.append(text)
+            size += len(text)
+    if document:
+        yield "".join(document).rstrip("\n")
+
+
+def cut(text: str, limit: int = LONGEST_DOCUMENT) -> Iterator[str]:
+    """Yield a text, in parts if it is longer than `limit`; between words where there is a gap."""
+    while len(text) > limit:
+        gap = max(text.rfind(" ", limit // 2, limit), text.rfind("\n", limit // 2, limit))
+        end = gap if gap > 0 else limit
+        yield text[:end]
+        text = text[end:].lstrip()
+    if text.strip():
+        yield text

@@ -1,0 +1,129 @@
+"""Several prepared corpora as one, by weight. One corpus alone is a mixture of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latemask.errors import UserError
+from latemask.text.prepared import PreparedData
+from latemask.text.rows import TokenRows
+from latemask.text.tokenizer import Vocabulary
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Data folders and the share of the samples that each gives."""
+
+    parts: tuple[PreparedData, ...]
+    weights: tuple[float, ...]
+    """They sum to one, or nearly."""
+
+    @classmethod
+    def open(cls, given: str | Path | Sequence[str | Path]) -> Mixture:
+        """Open FOLDER or several FOLDER:WEIGHT; without weights, each counts by its size."""
+        given = [given] if isinstance(given, (str, Path)) else given
+        if not given:
+            raise UserError("say which data: --data FOLDER")
+        named = [_folder_and_weight(str(item)) for item in given]
+        parts = tuple(PreparedData.open(folder) for folder, _ in named)
+        _check_same_tokenizer(parts)
+        weights = [weight for _, weight in named]
+        if None in weights and any(weights):
+            raise UserError("give every --data a weight (FOLDER:WEIGHT) or none")
+        sizes = [
+            part.tokens("train") if weight is None else weight for part, weight in zip(parts, weights, strict=True)
+        ]
+        total = sum(sizes)
+        if not total:
+            raise UserError(f"{', '.join(str(part.folder) for part in parts)}: no tokens to train on")
+        if math.isclose(total, 1, abs_tol=1e-6):  # shares as `arguments` writes them mean the same again
+            return cls(parts, tuple(sizes))
+        return cls(parts, tuple(round(size / total, 9) for size in sizes))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The mixture as it is written on a command line."""
+        if len(self.parts) == 1:
+            return [str(self.parts[0].folder)]
+        return [f"{part.folder}:{weight!r}" for part, weight in zip(self.parts, self.weights, strict=True)]
+
+    @property
+    def label(self) -> str:
+        """The mixture, for messages."""
+        return ", ".join(self.arguments)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The ids of the tokenizer, the same in all parts."""
+        return self.parts[0].vocabulary
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of all parts."""
+        return self.parts[0].tokenizer
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """Where it is."""
+        return self.parts[0].tokenizer_folder
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a run notes of its data, so that it can be told from others when the data is gone."""
+        return {
+            "folder": self.label,
+            "fingerprint": self._fingerprint,
+            "documents": sum(part.manifest["splits"]["train"]["documents"] for part in self.parts),
+            "tokens": self.tokens,
+            "vocabulary": self.vocabulary.size,
+            "sources": [name for part in self.parts for name in part.sources][:20],
+        }
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to train on."""
+        return sum(part.tokens("train") for part in self.parts)
+
+    @property
+    def _fingerprint(self) -> dict[str, str]:
+        if len(self.parts) == 1:
+            return self.parts[0].fingerprint
+        return {
+            f"{number}:{weight!r}:{name}": checksum
+            for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True))
+            for name, checksum in part.fingerprint.items()
+        }
+
+    def rows(self, split: str, length: int) -> tuple[list[TokenRows], list[float]]:
+        """Return the rows of each part that has any in `split`, and their weights."""
+        rows = [part.rows(split, length) for part in self.parts]
+        present = [(part, weight) for part, weight in zip(rows, self.weights, strict=True) if len(part)]
+        return [part for part, _ in present], [weight for _, weight in present]
+
+
+def _folder_and_weight(given: str) -> tuple[Path, float | None]:
+    """Part `A:0.7`; a folder may have a colon in its name."""
+    folder, colon, text = given.rpartition(":")
+    if not colon or Path(given).is_dir():
+        return Path(given), None
+    try:
+        weight = float(text)
+    except ValueError:
+        return Path(given), None
+    if not 0 < weight < math.inf:
+        raise UserError(f"--data {given}: a weight is a number above 0")
+    return Path(folder), weight
+
+
+def _check_same_tokenizer(parts: Sequence[PreparedData]) -> None:
+    first, *others = parts
+    for other in others:
+        if other.vocabulary != first.vocabulary or other.tokenizer.get_vocab() != first.tokenizer.get_vocab():
+            raise UserError(
+                f"{other.folder} and {first.folder} were prepared with different tokenizers; prepare one with "
+                f"--tokenizer {first.tokenizer_folder}"
+            )

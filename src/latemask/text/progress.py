@@ -1,0 +1,92 @@
+"""How far the tasks are: each writes a number into a file of its own, whoever waits adds them up.
+
+Files, because tasks may run in other processes or on other machines.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from latemask.console import progress_bar, say
+
+_SECONDS_BETWEEN_NUMBERS = 0.5
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Meter:
+    """A task's side: notes now and then how much it has read."""
+
+    def __init__(self, folder: Path | None = None):
+        self.folder = folder
+        self.rank, self.finished, self.noted = 0, 0, 0.0
+
+    def start(self, rank: int) -> None:
+        """Begin a task."""
+        self.rank, self.finished = rank, 0
+
+    def show(self, current: int) -> None:
+        """Note how much of the current piece is read."""
+        if self.folder and time.monotonic() - self.noted > _SECONDS_BETWEEN_NUMBERS:
+            self.noted = time.monotonic()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / str(self.rank)).write_text(str(self.finished + current))
+
+    def finish(self, size: int) -> None:
+        """End the current piece."""
+        self.finished += size
+        self.show(0)
+
+
+class Watch(AbstractContextManager["Watch"]):
+    """The waiting side: a bar with the time left in a terminal, now and then a line elsewhere."""
+
+    def __init__(self, what: str, sizes: Sequence[int], folder: Path | None = None, done: Iterable[int] = ()):
+        self.what, self.sizes, self.folder = what, sizes, folder
+        self.unfinished = set(range(len(sizes))) - set(done)
+        self.total = sum(sizes)
+        self.bar = progress_bar()
+        self.task = self.bar.add_task(f"{what:<10}", total=self.total or None)
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._follow, daemon=True)
+        self.last_line = time.monotonic()
+
+    def __enter__(self) -> Watch:
+        self.bar.start()
+        self.thread.start()
+        return self
+
+    def finish(self, rank: int) -> None:
+        """Count a task as done."""
+        self.unfinished.discard(rank)
+
+    def __exit__(self, *failure: Any) -> None:
+        self.ended.set()
+        self.thread.join()
+        self._update()
+        self.bar.stop()
+
+    def _follow(self) -> None:
+        while not self.ended.wait(_SECONDS_BETWEEN_NUMBERS):
+            self._update()
+            if self.bar.disable and self.total and time.monotonic() - self.last_line > _SECONDS_BETWEEN_LINES:
+                say(f"{self.what}: {self.done() / self.total:.0%}")
+                self.last_line = time.monotonic()
+
+    def _update(self) -> None:
+        self.bar.update(self.task, completed=self.done())
+
+    def done(self) -> int:
+        """Return how much is read in all."""
+        running = list(self.unfinished)
+        return self.total - sum(self.sizes[rank] - min(self._noted(rank), self.sizes[rank]) for rank in running)
+
+    def _noted(self, rank: int) -> int:
+        try:
+            return int((self.folder / str(rank)).read_text()) if self.folder else 0
+        except (OSError, ValueError):  # not begun yet, or caught in the middle of a write
+            return 0

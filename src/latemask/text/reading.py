@@ -1,0 +1,210 @@
+"""Files → documents, as the first step of a datatrove pipeline. Says by file and line what cannot be read.
+
+Parquet, Arrow and Hub datasets go through datatrove's readers. Those for lines log a broken line and lose its
+number, know no tabs, and hold a line of any length in memory: ours name it, count it and stay flat.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datatrove.data import Document
+from datatrove.io import DataFolder
+from datatrove.pipeline.readers import IpcReader, ParquetReader
+from datatrove.pipeline.readers.base import BaseReader
+
+from latemask.errors import UserError
+from latemask.text.lines import LONGEST_LINE, Line, cut, paragraphs, read_lines, unpacked
+from latemask.text.progress import Meter
+from latemask.text.sources import Source, explain
+from latemask.text.tasks import Piece, Tasks
+
+
+@dataclass
+class Problems:
+    """Pieces of input that were skipped; with `strict` the first one is an error."""
+
+    strict: bool = False
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, where: str, what: str) -> None:
+        """Note one skipped piece, or stop at it."""
+        message = f"{where}: {what}"
+        if self.strict:
+            raise UserError(f"{message} (without --strict it would be skipped)")
+        self.count += 1
+        if len(self.examples) < 5:
+            self.examples.append(message)
+
+    def first(self) -> str:
+        """Return the first example, ready to append."""
+        return f"; first problem: {self.examples[0]}" if self.examples else ""
+
+
+class FilesReader(BaseReader):
+    """The documents of files: a list of pieces for every task."""
+
+    name = "📚 latemask files"
+
+    def __init__(
+        self, tasks: Iterable[list[Piece]], problems: Problems, meter: Meter | None = None, text_field: str = "text"
+    ):
+        super().__init__(text_key=text_field)
+        self.tasks = Tasks(tasks)
+        self.problems = problems
+        self.meter = meter or Meter()
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        """Yield the documents of task `rank`."""
+        self.meter.start(rank)
+        for piece in self.tasks[rank]:
+            number = -1
+            for number, text in enumerate(self._texts(piece)):
+                yield Document(text=text, id=f"{piece.source.path}/{piece.start}/{number}")
+            if number < 0 and piece.is_whole:
+                self._complain_of_empty(piece.source)
+            self.meter.finish(piece.size)
+
+    def _texts(self, piece: Piece) -> Iterator[str]:
+        try:
+            for text in self._open(piece):
+                yield from cut(text)
+        except UserError:
+            raise
+        except Exception as error:  # decompressors, pyarrow and the clients of file systems have kinds of their own
+            raise explain(error, piece.source) from error
+
+    def _open(self, piece: Piece) -> Iterator[str]:
+        source = piece.source
+        if source.format in ("parquet", "arrow"):
+            return self._columnar(source)
+        lines = read_lines(piece, lambda read: self.meter.show(min(read, piece.size)))
+        if source.format == "txt":
+            return paragraphs(lines, piece)
+        if source.format == "jsonl":
+            return self._jsonl(itertools.takewhile(lambda line: line.start < piece.end, lines))
+        return self._csv(lines, source)
+
+    def _jsonl(self, lines: Iterator[Line]) -> Iterator[str]:
+        for line in lines:
+            if not line.is_whole:
+                self.problems.add(line.where, f"longer than {LONGEST_LINE:,} bytes")
+                while not next(lines, line._replace(is_whole=True)).is_whole:
+                    pass
+            elif line.text.strip():
+                yield from self._usable(line.where, *_json_text(line.text, self.text_key))
+
+    def _csv(self, lines: Iterator[Line], source: Source) -> Iterator[str]:
+        csv.field_size_limit(LONGEST_LINE)
+        # TSV as IANA defines it: no quoting, a quote is a character.
+        dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if source.format == "tsv" else {}
+        rows = csv.reader((line.text for line in lines), **dialect)
+        try:
+            column = _column(next(rows, []), self.text_key, source)
+            for row in filter(None, rows):
+                text = row[column] if column < len(row) else None
+                yield from self._usable(f"{source.label}:{rows.line_num}", *checked(text, self.text_key))
+        except csv.Error as error:
+            raise UserError(f"{source.label}:{rows.line_num}: not {source.format.upper()} ({error})") from None
+
+    def _usable(self, where: str, problem: str | None, text: str) -> Iterator[str]:
+        if problem:
+            self.problems.add(where, problem)
+        else:
+            yield text
+
+    def _columnar(self, source: Source) -> Iterator[str]:
+        with _seekable(source) as (folder, name):
+            with folder.open(name, "rb") as file:
+                columns, is_stream = _columnar_schema(file, source.format)
+            _column(columns, self.text_key, source)
+            adapter = counting_adapter(self.text_key, self.problems, source.label)
+            reader: Any = (
+                ParquetReader(folder, adapter=adapter, text_key=self.text_key, read_metadata=False)
+                if source.format == "parquet"
+                else IpcReader(folder, adapter=adapter, text_key=self.text_key, stream=is_stream)
+            )
+            for document in reader.read_file(name):
+                yield document.text
+
+    def _complain_of_empty(self, source: Source) -> None:
+        if source.named:
+            raise UserError(f"{source.label}: holds no text{self.problems.first()}")
+        self.problems.add(source.label, "holds no text")
+
+
+def counting_adapter(text_field: str, problems: Problems, label: str) -> Callable[..., dict[str, Any]]:
+    """Return datatrove's hook from a row to a document: a row without text is counted here and skipped there."""
+    numbers = itertools.count(1)
+
+    def adapt(_: Any, data: dict[str, Any], path: str, __: Any) -> dict[str, Any]:
+        number = next(numbers)
+        problem, text = checked(data.get(text_field), text_field)
+        if problem:
+            problems.add(f"{label}: row {number}", problem)
+        return {"text": text, "id": f"{path}/{number}"}
+
+    return adapt
+
+
+@contextmanager
+def _seekable(source: Source) -> Iterator[tuple[DataFolder, str]]:
+    """Give (folder, name) of a file that can be read in any order; a compressed one is unpacked aside first."""
+    if source.compression is None:
+        parent, _, name = source.location.rpartition("/")
+        yield DataFolder(parent or "/"), name
+        return
+    with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
+        with source.open() as raw, (Path(folder) / "unpacked").open("wb") as target:
+            shutil.copyfileobj(unpacked(raw, source.compression), target)
+        yield DataFolder(folder), "unpacked"
+
+
+def _columnar_schema(file: Any, format: str) -> tuple[list[str], bool]:
+    """Return the columns of a file, and whether it is Arrow's streaming format."""
+    from pyarrow import ipc, parquet
+
+    if format == "parquet":
+        return list(parquet.read_schema(file).names), False
+    is_stream = file.read(6) != b"ARROW1"
+    file.seek(0)
+    return list((ipc.open_stream if is_stream else ipc.open_file)(file).schema.names), is_stream
+
+
+def _column(columns: list[str], wanted: str, source: Source) -> int:
+    if wanted not in columns:
+        raise UserError(
+            f"{source.label}: no column '{wanted}'; it has {', '.join(map(repr, columns[:10])) or 'none'}. "
+            "Say which holds the text: --text-field"
+        )
+    return columns.index(wanted)
+
+
+def _json_text(line: str, text_field: str) -> tuple[str | None, str]:
+    """Return (what is wrong, the text) of one JSONL line."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return "not JSON", ""
+    return checked(record.get(text_field) if isinstance(record, dict) else None, text_field)
+
+
+def checked(text: Any, text_field: str) -> tuple[str | None, str]:
+    """Return (what is wrong with a value, the text)."""
+    if not isinstance(text, str) or not text.strip():
+        return f"no '{text_field}' in it", ""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "half a surrogate pair in its text", ""
+    return None, text

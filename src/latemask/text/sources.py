@@ -1,0 +1,157 @@
+"""Inputs → files to read: paths, folders, patterns and URLs, each file once, with its format and size."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from latemask.console import printable, say
+from latemask.errors import UserError
+
+EXTENSIONS = {
+    ".txt": "txt",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+_READABLE = f"{', '.join(EXTENSIONS)}, plain or {', '.join(COMPRESSIONS)}"
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
+_PATTERN = re.compile(r"[*?\[]")
+_STAMPS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "last_commit", "created")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to read."""
+
+    path: str
+    """As the user wrote it or a folder listed it: for messages and records."""
+    location: str
+    """An absolute path or a URL."""
+    named: bool
+    """Whether the user named it, or a folder or pattern found it."""
+    format: str
+    compression: str | None
+    size: int
+    stamp: str
+    """Changes when the file does."""
+
+    @property
+    def label(self) -> str:
+        """The path, safe to show."""
+        return printable(self.path)
+
+    def open(self) -> Any:
+        """Return the file as it lies there, in binary."""
+        if not _URL.match(self.location):
+            return Path(self.location).open("rb", buffering=1 << 20)
+        file_system, path = _file_system(self.location)
+        return file_system.open(path, "rb")
+
+
+def find_sources(inputs: Sequence[str | Path], format: str | None = None) -> list[Source]:
+    """Expand files, folders, glob patterns and URLs to readable files, each once, in a stable order."""
+    sources: dict[str, Source] = {}
+    for given in inputs:
+        for source in _expand(str(given), format):
+            is_local = not _URL.match(source.location)
+            sources.setdefault(os.path.realpath(source.location) if is_local else source.location, source)
+    return list(sources.values())
+
+
+def _file_system(location: str) -> tuple[AbstractFileSystem, str]:
+    if not _URL.match(location):
+        return LocalFileSystem(), location
+    protocol = location.split(":")[0]
+    try:
+        return url_to_fs(location)
+    except ImportError as error:
+        raise UserError(f"{printable(location)}: reading {protocol}:// needs one more package ({error})") from None
+    except Exception as error:  # whatever a file system's client raises
+        raise UserError(f"{printable(location)}: cannot be opened ({_line(error)})") from None
+
+
+def _expand(given: str, format: str | None) -> list[Source]:
+    if not given:
+        raise UserError("an INPUT is empty")
+    file_system, path = _file_system(given if _URL.match(given) else str(Path(given).absolute()))
+    try:
+        names, named = _matches(file_system, path)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{printable(given)}: cannot be listed ({_line(error)})") from None
+    if names is None:
+        raise UserError(f"{printable(given)}: no such file or folder")
+    candidates = (_source(file_system, name, _shown(given, file_system, name), named, format) for name in names)
+    found = [source for source in candidates if source is not None]
+    if not found and named:
+        raise UserError(f"{printable(given)}: unknown format; latemask reads {_READABLE}. Say which with --format")
+    if not found:
+        raise UserError(f"{printable(given)}: holds no file that latemask reads ({_READABLE})")
+    if others := len(names) - len(found):
+        say(f"{printable(given)}: {others:,} files of other formats are left out")
+    return found
+
+
+def _matches(file_system: AbstractFileSystem, path: str) -> tuple[list[str] | None, bool]:
+    """Return the files that `path` means, and whether it names one."""
+    if file_system.isfile(path):
+        return [path], True
+    if file_system.isdir(path):
+        return [name for name in sorted(file_system.find(path)) if not _is_hidden(name[len(path) :])], False
+    if _PATTERN.search(path):
+        found = (name for name in sorted(file_system.glob(path)) if file_system.isfile(name))
+        hidden_wanted = path.rpartition("/")[2].startswith(".")
+        return [name for name in found if hidden_wanted or not name.rpartition("/")[2].startswith(".")], False
+    return None, False
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _shown(given: str, file_system: AbstractFileSystem, name: str) -> str:
+    """Return a found file the way the user would write it."""
+    if isinstance(file_system, LocalFileSystem):
+        return name if Path(given).is_absolute() else os.path.relpath(name)
+    return file_system.unstrip_protocol(name)
+
+
+def _source(file_system: AbstractFileSystem, name: str, shown: str, named: bool, format: str | None) -> Source | None:
+    endings = PurePosixPath(name.lower()).suffixes
+    compression = COMPRESSIONS.get(endings[-1]) if endings else None
+    format = format or EXTENSIONS.get("".join(endings[:-1][-1:] if compression else endings[-1:]))
+    if format is None:
+        return None
+    location = name if isinstance(file_system, LocalFileSystem) else file_system.unstrip_protocol(name)
+    info = file_system.info(name)
+    return Source(shown, location, named, format, compression, int(info.get("size") or 0), _stamp(info))
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
+
+
+def explain(error: Exception, source: Source) -> UserError:
+    """Turn what was raised while reading `source` into a line for the user."""
+    if isinstance(error, OSError) and error.errno and error.strerror:
+        return UserError(f"{source.label}: cannot be read ({error.strerror})")
+    return UserError(f"{source.label}: damaged, or no {source.compression or source.format} file ({_line(error)})")
+
+
+def _line(error: Exception) -> str:
+    return printable(" ".join(str(error).split())[:200]) or type(error).__name__
