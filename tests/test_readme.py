@@ -42,7 +42,7 @@ def workshop(tmp_path, corpus, monkeypatch):
 
 def test_the_commands_of_the_readme_run_in_their_order(workshop):
     found = commands("README.md")
-    assert {line.split()[1] for line in found} == {"prepare", "pretrain", "fill", "export"}
+    assert {line.split()[1] for line in found} == {"prepare", "inspect", "pretrain", "fill", "export"}
     for command in found:
         assert main(shlex.split(cut(command))[1:]) == 0, command
     exec(blocks("README.md", "python")[0], {})
