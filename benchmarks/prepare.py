@@ -68,7 +68,7 @@ class PeakMemory(threading.Thread):
     def run(self) -> None:
         while self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE:
             self.peak = max(self.peak, sum(map(self._memory, self._tree())))
-            time.sleep(0.1)
+            time.sleep(0.25)
 
     def _tree(self) -> list[psutil.Process]:
         try:

@@ -1,9 +1,13 @@
 """Batches: late and early models get the same masks, laid out for each."""
 
+import copy
+import pickle
+
 import numpy as np
 import torch
 
 from latemask.masking import EarlyMaskCollator, LateMaskCollator, draw_masks
+from latemask.masking.batches import Batch
 from latemask.recipe import MaskCounts, MaskRecipe
 from tests.conftest import VOCABULARY, make_rows
 
@@ -46,3 +50,17 @@ def test_early_and_late_predict_the_same():
     assert torch.equal(late["labels"], early["labels"])
     predicted = early["positions"].gather(1, early["predicted_slots"])
     assert torch.equal(torch.from_numpy(ROWS).gather(1, predicted), early["labels"])
+
+
+def test_a_batch_survives_the_way_from_a_worker_and_stays_a_dictionary_of_tensors():
+    batch = LateMaskCollator(COUNTS, VOCABULARY)(SAMPLES)
+    again = pickle.loads(pickle.dumps(batch))
+    assert type(again) is type(batch)
+    assert again.keys() == batch.keys()
+    assert all(torch.equal(again[name], batch[name]) and again[name].dtype == batch[name].dtype for name in batch)
+    again["labels"] += 1  # not a view of something read-only
+
+
+def test_a_batch_that_is_not_in_main_memory_can_be_copied():
+    batch = Batch(labels=torch.empty(2, device="meta"))
+    assert copy.copy(batch)["labels"].device.type == "meta"

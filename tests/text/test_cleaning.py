@@ -65,13 +65,17 @@ def test_short_documents_are_dropped_and_counted(tmp_path, capsys):
     assert "dropped 2 shorter than 100" in capsys.readouterr().err
 
 
-def test_of_equal_documents_one_is_kept(tmp_path):
+@pytest.mark.parametrize("task_bytes", [10_000, 10**9])
+def test_of_equal_documents_one_is_kept(tmp_path, monkeypatch, task_bytes):
+    monkeypatch.setattr(tasks, "SMALLEST_TASK", task_bytes)
     data = prepared(tmp_path, ORIGINALS, ORIGINALS[50:90], ORIGINALS[60:70], NEARLY, dedup="exact")
     assert documents_of(data) == 220
     assert data.manifest["dropped"] == {"duplicates": 50}
 
 
-def test_of_nearly_equal_documents_one_is_kept(tmp_path):
+@pytest.mark.parametrize("task_bytes", [10_000, 10**9])
+def test_of_nearly_equal_documents_one_is_kept(tmp_path, monkeypatch, task_bytes):
+    monkeypatch.setattr(tasks, "SMALLEST_TASK", task_bytes)
     data = prepared(tmp_path, ORIGINALS, ORIGINALS[50:90], NEARLY, dedup="minhash")
     dropped = data.manifest["dropped"]["near-duplicates"]
     assert 40 + 12 <= dropped <= 60  # all equal ones, and most of those with another word

@@ -16,6 +16,7 @@ import pytest
 from latemask.errors import UserError
 from latemask.files import sha256_of
 from latemask.text import PreparedData, prepare
+from tests.text.test_executors import fake_slurm
 
 
 @pytest.fixture
@@ -301,6 +302,19 @@ def test_a_signal_ends_it_in_one_line_that_says_how_to_go_on(many_tasks, tmp_pat
     again = subprocess.run(command(*options, "--out", out), check=True, capture_output=True, text=True)
     assert "going on where an earlier run stopped" in again.stderr
     assert files_in(out) == files_in(calm)
+
+
+def test_slurm_gives_the_same_bytes(many_tasks, tmp_path, monkeypatch):
+    options, calm = many_tasks
+    fake_slurm(tmp_path / "bin", monkeypatch)
+    named = ("partition=cpu", "time=1:00:00", "tasks-per-job=50")
+    slurm = ("--executor", "slurm", *(word for option in named for word in ("--executor-option", option)))
+    found = subprocess.run(command(*options, *slurm, "--out", tmp_path / "out"), capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "handed over to Slurm" in found.stderr
+    again = subprocess.run(command(*options, "--out", tmp_path / "out"), capture_output=True, text=True)
+    assert "nothing to do" in again.stderr  # and the log of the last job is gone
+    assert files_in(tmp_path / "out") == files_in(calm)
 
 
 def test_an_interrupted_run_with_other_settings_starts_afresh(many_tasks, tmp_path):

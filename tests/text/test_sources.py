@@ -31,7 +31,7 @@ def test_every_format_and_compression_is_known_by_its_name(tmp_path):
 def test_a_mixed_folder_is_read_without_what_is_hidden_or_of_another_kind(tmp_path, capsys):
     touch(tmp_path, "b.txt", "a.jsonl.zst", "deep/er/c.parquet", "notes.pdf", ".hidden.txt", ".git/d.txt", "README")
     assert found(tmp_path) == ["a.jsonl.zst", "b.txt", "c.parquet"]
-    assert "2 files of other formats are left out" in capsys.readouterr().err
+    assert "2 of its files are of other formats and left out" in capsys.readouterr().err
 
 
 def test_patterns_leave_hidden_files_out_unless_they_mean_them(tmp_path):

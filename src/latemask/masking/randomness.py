@@ -37,19 +37,24 @@ def draws(keys: np.ndarray, count: int) -> np.ndarray:
 def shuffled(positions: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     """Return where each position of range(size) goes in the permutation fixed by its key, in constant memory.
 
-    A Feistel network permutes a power of four at least `size` large; what lands outside walks on until it is inside
+    A Feistel network permutes a power of two at least `size` large; what lands outside walks on until it is inside
     (cycle walking), so the result is a permutation of range(size) again.
     """
-    half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
-    out = _feistel(np.asarray(positions, np.uint64), half, keys)
+    bits = max(2, int(size - 1).bit_length())
+    out = _feistel(np.asarray(positions, np.uint64), bits, keys)
     while (outside := out >= size).any():
-        out[outside] = _feistel(out[outside], half, keys[outside])
+        out[outside] = _feistel(out[outside], bits, keys[outside])
     return out
 
 
-def _feistel(x: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = x >> half, x & mask
-    for round_key in _ROUND_KEYS:
-        left, right = right, left ^ (mix(keys + right + round_key) & mask)
-    return (left << half) | right
+def _feistel(x: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
+    """Permute numbers of `bits` bits; in turn each half is changed by a function of the other."""
+    low = np.uint64(bits // 2)
+    low_mask, high_mask = np.uint64((1 << bits // 2) - 1), np.uint64((1 << bits - bits // 2) - 1)
+    high, low_part = x >> low, x & low_mask
+    for number, round_key in enumerate(_ROUND_KEYS):
+        if number % 2:
+            low_part = low_part ^ (mix(keys + high + round_key) & low_mask)
+        else:
+            high = high ^ (mix(keys + low_part + round_key) & high_mask)
+    return (high << low) | low_part

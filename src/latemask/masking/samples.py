@@ -73,6 +73,8 @@ def dealt(indices: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np
     part, give or take one or two. Integers, so that it is the same on every machine.
     """
     parts: np.ndarray = np.full(len(indices), len(weights) - 1)
+    if len(weights) == 1:
+        return parts, indices
     ordinals = np.array(indices, np.int64)
     open_: np.ndarray = np.ones(len(indices), bool)
     left = sum(weights)

@@ -25,8 +25,17 @@ from latemask.text.tokenizer import Vocabulary, load_tokenizer, save_tokenizer, 
 class _Found:
     """A shard as datatrove writes it: ids, an index of document ends, and perhaps a note of the tokenizer."""
 
-    file: Path
-    label: str
+    folder: Path
+    name: str
+    """Its path in the folder."""
+
+    @property
+    def file(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def label(self) -> str:
+        return printable(self.name)
 
     @cached_property
     def ends(self) -> np.ndarray:
@@ -47,9 +56,9 @@ class _Found:
 
     @property
     def split(self) -> str:
-        return "validation" if "validation" in Path(self.label).parts[:-1] else "train"
+        return "validation" if "validation" in Path(self.name).parts[:-1] else "train"
 
-    def check(self, vocabulary: Vocabulary, token_bytes: int) -> Shard:
+    def check(self, vocabulary: Vocabulary, token_bytes: int) -> None:
         """Refuse what is damaged or was made with another tokenizer."""
         size = self.file.stat().st_size
         tokens = int(self.ends[-1]) if len(self.ends) else 0
@@ -66,7 +75,6 @@ class _Found:
             )
         if counts[vocabulary.mask]:
             say(f"{self.label}: {counts[vocabulary.mask]:,} mask tokens stand in its text")
-        return shard
 
 
 def adopt_shards(folder: Path, tokenizer: str | None, validation: float, overwrite: bool) -> PreparedData:
@@ -77,28 +85,22 @@ def adopt_shards(folder: Path, tokenizer: str | None, validation: float, overwri
         data = PreparedData.open(folder)
         say(f"{folder} is a prepared folder already: nothing to do")
         return data
-    found = [_Found(path, printable(str(path.relative_to(folder)))) for path in sorted(folder.rglob("*.ds"))]
+    found = [_Found(folder, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.ds"))]
     if not found:
         raise UserError(f"{folder} holds no .ds shard of datatrove")
     encoder = _tokenizer(folder, found, tokenizer)
     vocabulary = vocabulary_of(encoder)
     token_bytes = found[0].note[1] if found[0].note else (2 if vocabulary.size <= 2**16 else 4)
-    shards = {shard.label: shard.check(vocabulary, token_bytes) for shard in found}
+    for shard in found:
+        shard.check(vocabulary, token_bytes)
     if not (folder / "tokenizer").is_dir():
         save_tokenizer(encoder, folder / "tokenizer")
     data = write_manifest(
         folder,
         settings={"adopted": True, "validation": validation},
         token_bytes=token_bytes,
-        splits=_splits(found, shards, validation),
-        files={
-            name: file_record(folder / name)
-            for shard in found
-            for name in (
-                shard.file.relative_to(folder).as_posix(),
-                f"{shard.file.relative_to(folder).as_posix()}.index",
-            )
-        },
+        splits=_splits(found, validation),
+        files={name: file_record(folder / name) for shard in found for name in (shard.name, f"{shard.name}.index")},
         skipped=0,
         dropped={},
     )
@@ -115,13 +117,13 @@ def _tokenizer(folder: Path, found: list[_Found], given: str | None) -> Any:
     return load_tokenizer((given or notes[0]).removesuffix("tokenizer.json"))
 
 
-def _splits(found: list[_Found], shards: dict[str, Shard], validation: float) -> dict[str, dict[str, Any]]:
+def _splits(found: list[_Found], validation: float) -> dict[str, dict[str, Any]]:
     splits: dict[str, list[tuple[_Found, int, int]]] = {split: [] for split in SPLITS}
     for shard in found:
         splits[shard.split].append((shard, 0, len(shard.ends)))
     if not splits["validation"] and validation:
         splits["train"], splits["validation"] = _cut_off_end(splits["train"], validation)
-    return {split: _split_record(parts, shards) for split, parts in splits.items()}
+    return {split: _split_record(parts) for split, parts in splits.items()}
 
 
 def _cut_off_end(parts: list[tuple[_Found, int, int]], share: float) -> tuple[list[Any], list[Any]]:
@@ -145,12 +147,12 @@ def _cut_off_end(parts: list[tuple[_Found, int, int]], share: float) -> tuple[li
     return train, held_out
 
 
-def _split_record(parts: list[tuple[_Found, int, int]], shards: dict[str, Shard]) -> dict[str, Any]:
+def _split_record(parts: list[tuple[_Found, int, int]]) -> dict[str, Any]:
     records = []
     for found, first, last in parts:
         start = int(found.ends[first - 1]) if first else 0
         tokens = (int(found.ends[last - 1]) if last else 0) - start
-        records.append({"file": found.label, "first": start, "tokens": tokens})
+        records.append({"file": found.name, "first": start, "tokens": tokens})
     return {
         "documents": sum(last - first for _, first, last in parts),
         "tokens": sum(record["tokens"] for record in records),

@@ -28,6 +28,7 @@ from latemask.errors import UserError, nearest
 from latemask.text.progress import Watch
 
 Kind = Literal["local", "slurm", "ray"]
+_THREADS = "RAYON_NUM_THREADS"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,24 @@ class Execution:
     """None: all cores here, as many as the cluster gives elsewhere."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def local_workers(self) -> int:
+        """How many processes and threads to use on this machine."""
+        return self.workers or (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """Ask the tokenizer's pool, if this process has not started it, for as many threads as there are workers."""
+        before = os.environ.get(_THREADS)
+        os.environ[_THREADS] = before or str(self.local_workers)
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(_THREADS)
+
     def run(self, stages: Sequence[Stage], work: Path, sizes: Sequence[int]) -> None:
         """Run the stages one after another; on Slurm, only hand them over."""
         if self.kind == "slurm":
@@ -59,8 +78,7 @@ class Execution:
             if self.kind == "ray":
                 self._run_on_ray(stage, folder)
                 continue
-            workers = self.workers or _cores()
-            executor = LocalExecutor(stage.pipeline, stage.tasks, workers, logging_dir=folder)
+            executor = LocalExecutor(stage.pipeline, stage.tasks, self.local_workers, logging_dir=folder)
             done = set(range(stage.tasks)) - set(executor.get_incomplete_ranks())
             with Watch(stage.name, watched, work / "progress" / stage.name, done) as executor.watch:
                 executor.run()
@@ -103,10 +121,6 @@ class Execution:
                 f"{len(left)} of {stage.tasks} tasks of '{stage.name}' did not finish; logs are in {folder}/logs. "
                 "Run the same command again for the rest"
             )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _OURS = frozenset({"self", "pipeline", "tasks", "workers", "logging_dir", "depends", "skip_completed", "job_name"})
@@ -153,10 +167,9 @@ class LocalExecutor(LocalPipelineExecutor):
         if processes > 1:
             self._run_in_processes(ranks, processes, threads=1 + self.workers // processes)
             return
-        with _tokenizer_threads(self.workers):
-            for rank in ranks:
-                self.run_rank(rank)
-                self.watch.finish(rank)
+        for rank in ranks:
+            self.run_rank(rank)
+            self.watch.finish(rank)
 
     def run_rank(self, rank: int) -> int:
         """Run one task on a copy of the pipeline, so that counts begin at zero."""
@@ -202,7 +215,7 @@ def _start_worker(executor: LocalExecutor, lifeline: Any, threads: int) -> None:
     _worker = executor
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     datatrove_logger.disable("datatrove")
-    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    os.environ[_THREADS] = str(threads)
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
 
 
@@ -227,17 +240,3 @@ def _without_main_module() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@contextmanager
-def _tokenizer_threads(count: int) -> Iterator[None]:
-    """Ask the tokenizer's thread pool, if it has not started yet, for `count` threads."""
-    before = os.environ.get("RAYON_NUM_THREADS")
-    os.environ["RAYON_NUM_THREADS"] = str(count)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("RAYON_NUM_THREADS")
-        else:
-            os.environ["RAYON_NUM_THREADS"] = before

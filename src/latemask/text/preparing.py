@@ -220,7 +220,7 @@ class _Job:
             check_language_model(self.cleaning.language)
         lock = self.place.lock()
         try:
-            with _interruptible():
+            with _interruptible(), execution.threads():
                 return self._run(execution)
         finally:
             lock.release()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class Watch(AbstractContextManager["Watch"]):
         self.task = self.bar.add_task(f"{what:<10}", total=self.total or None)
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._follow, daemon=True)
-        self.last_line = time.monotonic()
+        self.started = self.last_line = time.monotonic()
+        self.done_before = self.done()
 
     def __enter__(self) -> Watch:
         self.bar.start()
@@ -73,17 +75,26 @@ class Watch(AbstractContextManager["Watch"]):
     def _follow(self) -> None:
         while not self.ended.wait(_SECONDS_BETWEEN_NUMBERS):
             self._update()
-            if self.bar.disable and self.total and time.monotonic() - self.last_line > _SECONDS_BETWEEN_LINES:
-                say(f"{self.what}: {self.done() / self.total:.0%}")
+            if self.bar.disable and time.monotonic() - self.last_line > _SECONDS_BETWEEN_LINES:
+                say(self._line())
                 self.last_line = time.monotonic()
 
     def _update(self) -> None:
         self.bar.update(self.task, completed=self.done())
 
+    def _line(self) -> str:
+        done = self.done()
+        if not self.total:  # a stream does not say how long it is
+            return f"{self.what}: {done:,} documents"
+        here = done - self.done_before
+        left = (time.monotonic() - self.started) * (self.total - done) / here if here > 0 else None
+        return f"{self.what}: {done / self.total:.0%}" + (f", {timedelta(seconds=round(left))} left" if left else "")
+
     def done(self) -> int:
         """Return how much is read in all."""
-        running = list(self.unfinished)
-        return self.total - sum(self.sizes[rank] - min(self._noted(rank), self.sizes[rank]) for rank in running)
+        if not self.total:
+            return sum(self._noted(rank) for rank in range(len(self.sizes)))
+        return self.total - sum(max(self.sizes[rank] - self._noted(rank), 0) for rank in list(self.unfinished))
 
     def _noted(self, rank: int) -> int:
         try:

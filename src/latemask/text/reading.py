@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datatrove.data import Document
 from datatrove.io import DataFolder
@@ -87,7 +87,7 @@ class FilesReader(BaseReader):
     def _open(self, piece: Piece) -> Iterator[str]:
         source = piece.source
         if source.format in ("parquet", "arrow"):
-            return self._columnar(source)
+            return self._columnar(piece)
         lines = read_lines(piece, lambda read: self.meter.show(min(read, piece.size)))
         if source.format == "txt":
             return paragraphs(lines, piece)
@@ -123,19 +123,21 @@ class FilesReader(BaseReader):
         else:
             yield text
 
-    def _columnar(self, source: Source) -> Iterator[str]:
+    def _columnar(self, piece: Piece) -> Iterator[str]:
+        source = piece.source
         with _seekable(source) as (folder, name):
             with folder.open(name, "rb") as file:
-                columns, is_stream = _columnar_schema(file, source.format)
-            _column(columns, self.text_key, source)
+                table = _Table.of(file, source.format)
+            _column(table.columns, self.text_key, source)
             adapter = counting_adapter(self.text_key, self.problems, source.label)
             reader: Any = (
                 ParquetReader(folder, adapter=adapter, text_key=self.text_key, read_metadata=False)
                 if source.format == "parquet"
-                else IpcReader(folder, adapter=adapter, text_key=self.text_key, stream=is_stream)
+                else IpcReader(folder, adapter=adapter, text_key=self.text_key, stream=table.is_stream)
             )
-            for document in reader.read_file(name):
+            for number, document in enumerate(reader.read_file(name)):
                 yield document.text
+                self.meter.show(piece.size * number // table.rows if table.rows else 0)
 
     def _complain_of_empty(self, source: Source) -> None:
         if source.named:
@@ -170,15 +172,23 @@ def _seekable(source: Source) -> Iterator[tuple[DataFolder, str]]:
         yield DataFolder(folder), "unpacked"
 
 
-def _columnar_schema(file: Any, format: str) -> tuple[list[str], bool]:
-    """Return the columns of a file, and whether it is Arrow's streaming format."""
-    from pyarrow import ipc, parquet
+class _Table(NamedTuple):
+    """What a Parquet or Arrow file says of itself."""
 
-    if format == "parquet":
-        return list(parquet.read_schema(file).names), False
-    is_stream = file.read(6) != b"ARROW1"
-    file.seek(0)
-    return list((ipc.open_stream if is_stream else ipc.open_file)(file).schema.names), is_stream
+    columns: list[str]
+    rows: int | None
+    is_stream: bool
+
+    @classmethod
+    def of(cls, file: Any, format: str) -> _Table:
+        from pyarrow import ipc, parquet
+
+        if format == "parquet":
+            metadata = parquet.read_metadata(file)
+            return cls(list(metadata.schema.to_arrow_schema().names), metadata.num_rows, False)
+        is_stream = file.read(6) != b"ARROW1"
+        file.seek(0)
+        return cls(list((ipc.open_stream if is_stream else ipc.open_file)(file).schema.names), None, is_stream)
 
 
 def _column(columns: list[str], wanted: str, source: Source) -> int:

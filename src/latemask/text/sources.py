@@ -87,7 +87,8 @@ def _file_system(location: str) -> tuple[AbstractFileSystem, str]:
 def _expand(given: str, format: str | None) -> list[Source]:
     if not given:
         raise UserError("an INPUT is empty")
-    file_system, path = _file_system(given if _URL.match(given) else str(Path(given).absolute()))
+    is_url = bool(_URL.match(given))
+    file_system, path = _file_system(given if is_url else str(Path(given).absolute()))
     try:
         names, named = _matches(file_system, path)
     except UserError:
@@ -95,7 +96,7 @@ def _expand(given: str, format: str | None) -> list[Source]:
     except Exception as error:
         raise UserError(f"{printable(given)}: cannot be listed ({_line(error)})") from None
     if names is None:
-        raise UserError(f"{printable(given)}: no such file or folder")
+        raise UserError(f"{printable(given)}: no such file or folder" + (", or not reachable" * is_url))
     candidates = (_source(file_system, name, _shown(given, file_system, name), named, format) for name in names)
     found = [source for source in candidates if source is not None]
     if not found and named:
@@ -103,7 +104,7 @@ def _expand(given: str, format: str | None) -> list[Source]:
     if not found:
         raise UserError(f"{printable(given)}: holds no file that latemask reads ({_READABLE})")
     if others := len(names) - len(found):
-        say(f"{printable(given)}: {others:,} files of other formats are left out")
+        say(f"{printable(given)}: {others:,} of its files are of other formats and left out")
     return found
 
 
