@@ -30,7 +30,7 @@ def demo(*, out: Path = Path("latemask-demo"), overwrite: bool = False) -> RunFo
         overwrite: Start again where a demo ran before.
     """
     out, started = Path(out), time.monotonic()
-    say("1/3  collecting documentation that is on this machine, training a tokenizer")
+    say("1/3  preparing text")
     data = prepare(builtin=True, out=out / "data", vocab_size=VOCABULARY, validation=0.03, overwrite=overwrite)
     say("\n2/3  pre-training a small encoder that never sees a [MASK] (a few minutes)")
     run = _run(out / "run", data.folder, overwrite)

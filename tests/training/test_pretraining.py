@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 from latemask import UserError, load_recipe, prepare, pretrain
+from latemask.cli import main
 from latemask.errors import Interrupted
 from latemask.recipe import BudgetRecipe, EncoderRecipe, dump_recipe
 from latemask.run_folder import RunFolder
@@ -337,3 +339,25 @@ def test_a_batch_splits_over_processes_and_micro_batches_or_says_why_not():
     assert batch_split(replace(train, micro_batch_size=None), 4) == (16, 1)
     with pytest.raises(UserError, match="batch_size 64 does not split"):
         batch_split(replace(train, micro_batch_size=24), 1)
+
+
+def test_a_mixture_resumes_with_the_command_it_prints_and_not_with_other_weights(
+    data, tmp_path, interrupt, monkeypatch
+):
+    text = tmp_path / "second.txt"
+    text.write_text("\n\n".join(f"The second corpus speaks of other things, {n} times over." for n in range(400)))
+    second = prepare([text], out=tmp_path / "second", tokenizer=str(data.tokenizer_folder), validation=0.1)
+    mixture = [f"{data.folder}:2", f"{second.folder}:1"]
+    with pytest.raises(Interrupted) as stopped:
+        pretrain(recipe_of(6), data=mixture, out=tmp_path / "run")
+    command = shlex.split(str(stopped.value).splitlines()[-1])
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="is not what the run started with"):
+        pretrain(recipe_of(6), data=[f"{data.folder}:3", f"{second.folder}:1"], out=tmp_path / "run", resume=True)
+    assert command.count("--data") == 2
+    assert main(command[1:]) == 0
+    whole = pretrain(recipe_of(6), data=mixture, out=tmp_path / "whole")
+    assert same_weights(RunFolder(tmp_path / "run"), whole)
+    alone = pretrain(recipe_of(6), data=data.folder, out=tmp_path / "alone")
+    assert not same_weights(whole, alone)
+    assert whole.record["data"]["tokens"] == data.tokens("train") + second.tokens("train")

@@ -15,7 +15,7 @@ from typing import Any
 from datatrove.data import Document
 from datatrove.pipeline.readers import HuggingFaceDatasetReader
 
-from latemask.console import printable
+from latemask.console import printable, say
 from latemask.errors import UserError
 from latemask.text.builtin import BuiltinReader
 from latemask.text.lines import cut
@@ -103,6 +103,7 @@ class Builtin(Corpus):
         return FilesReader([[Piece(source)]], problems, meter)
 
     def _collect(self) -> None:
+        say("collecting the documentation that is on this machine")
         self.file.parent.mkdir(parents=True, exist_ok=True)
         aside = self.file.with_suffix(".part")
         with aside.open("w", encoding="utf-8") as file:

@@ -74,14 +74,14 @@ class Execution:
             return
         for stage in stages:
             folder = str(work.absolute() / "logs" / stage.name)
-            watched = sizes if stage.tasks == len(sizes) else [1] * stage.tasks
-            if self.kind == "ray":
-                self._run_on_ray(stage, folder)
-                continue
             executor = LocalExecutor(stage.pipeline, stage.tasks, self.local_workers, logging_dir=folder)
             done = set(range(stage.tasks)) - set(executor.get_incomplete_ranks())
+            watched = sizes if stage.tasks == len(sizes) else [1] * stage.tasks
             with Watch(stage.name, watched, work / "progress" / stage.name, done) as executor.watch:
-                executor.run()
+                if self.kind == "ray":
+                    self._run_on_ray(stage, folder)
+                else:
+                    executor.run()
 
     def _submit(self, stages: Sequence[Stage], work: Path) -> None:
         if missing := {"partition", "time"} - set(self.options):

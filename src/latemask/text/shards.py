@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 from datatrove.utils.tokenization import PipelineStepWithTokenizer
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from latemask.files import sha256_of, write_json_atomically
 from latemask.text.reading import Problems
@@ -140,14 +142,11 @@ class ShardWriter(PipelineStepWithTokenizer):
         """Where the records of this writer's tasks are."""
         return Ledger(self.work / "records")
 
-    @cached_property
+    @property
     def tokenizer(self) -> Any:
         """The tokenizer, with special tokens in the text spelled out as ordinary characters."""
-        tokenizer = super().tokenizer
-        tokenizer.encode_special_tokens = True
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
+        file = Path(str(self.tokenizer_name_or_path))
+        return _load_tokenizer(file, file.stat().st_mtime_ns, str(self.eos_token))
 
     def run(self, data: Iterable[Document], rank: int = 0, world_size: int = 1) -> None:
         """Write all documents of a task, after those that an earlier attempt has sealed."""
@@ -165,6 +164,17 @@ class ShardWriter(PipelineStepWithTokenizer):
             number += 1
         dropped = {step.name: int(step.stats["dropped"].total) for step in self.cleaning}
         self.ledger.finish(rank, TaskRecord(number, self.problems.count, self.problems.examples, dropped))
+
+
+@lru_cache(maxsize=1)  # one for all tasks of a process: the memory of one that is dropped does not all come back
+def _load_tokenizer(file: Path, modified_ns: int, eos_token: str) -> Any:
+    tokenizer = Tokenizer.from_file(str(file))
+    end = ("<end>", tokenizer.token_to_id(eos_token))
+    tokenizer.post_processor = TemplateProcessing(single="$A <end>", special_tokens=[end])
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _batches(documents: Iterator[Document], characters: int) -> Iterator[list[str]]:

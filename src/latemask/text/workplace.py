@@ -69,9 +69,10 @@ class Workplace:
                 path.unlink()
         write_json_atomically(self._settings_file, settings)
 
-    def clear_unsealed(self) -> None:
-        """Remove parts that an interrupted process was writing."""
-        shutil.rmtree(self.folder / "writing", ignore_errors=True)
+    def clear_unfinished(self) -> None:
+        """Remove parts that an interrupted process was writing, and how far it was."""
+        for name in ("writing", "progress"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def remove_if_useless(self) -> None:
         """Leave nothing where nothing was finished that a next run could use."""
