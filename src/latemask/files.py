@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and the checksum that tells."""
+"""Files that are whole or not there, the checksum that tells, and the lock that keeps others away."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
+
+from latemask.errors import UserError
 
 
 def sha256_of(path: Path) -> str:
@@ -31,3 +35,14 @@ def write_text_atomically(path: Path, text: str) -> None:
 def write_json_atomically(path: Path, value: Any) -> None:
     """Write JSON the way `write_text_atomically` writes text."""
     write_text_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def exclusive_lock(file: Path, busy: str) -> FileLock:
+    """Take a folder for this process by a file in it, or say `busy`; the system frees it however the process ends."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"{busy}; wait for it or choose another --out") from None
+    return lock

@@ -19,10 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from latemask.errors import UserError
-from latemask.files import write_json_atomically, write_text_atomically
+from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
 from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
 
 
@@ -74,13 +74,7 @@ class RunFolder:
 
     def lock(self) -> FileLock:
         """Take the folder for this process; the system frees it however the process ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from None
-        return lock
+        return exclusive_lock(self.path / ".lock", f"{self.path} is in use by another process")
 
     def refuse_what_cannot_be(self, resume: bool) -> None:
         """Say no before anything is made: a file in the way, or nothing to resume."""

@@ -114,8 +114,8 @@ class Execution:
         )
         try:
             executor.run()
-        except ImportError:
-            raise UserError("--executor ray needs one more package: pip install ray") from None
+        except ImportError as error:
+            raise UserError(f"--executor ray needs one more package: pip install ray ({error})") from None
         if left := executor.get_incomplete_ranks():
             raise UserError(
                 f"{len(left)} of {stage.tasks} tasks of '{stage.name}' did not finish; logs are in {folder}/logs. "

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from latemask.errors import UserError
-from latemask.files import write_json_atomically
+from latemask.files import exclusive_lock, write_json_atomically
 
 FOLDER = ".preparing"
 
@@ -40,15 +39,7 @@ class Workplace:
 
     def lock(self) -> FileLock:
         """Take the folder for this process; the system frees it however the process ends."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / "lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise UserError(
-                f"{self.out} is being prepared by another process; wait for it or choose another --out"
-            ) from None
-        return lock
+        return exclusive_lock(self.folder / "lock", f"{self.out} is being prepared by another process")
 
     def goes_on(self, settings: dict[str, Any]) -> bool:
         """Whether an interrupted preparation with the same settings is here."""
