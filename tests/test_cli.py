@@ -71,7 +71,10 @@ def test_dashes_and_underscores_are_both_understood(capsys, tmp_path, corpus):
         (["pretain"], "unknown verb 'pretain' (did you mean 'pretrain'?)"),
         (["prepare"], "say what to prepare: INPUT files"),
         (["prepare", "x.txt"], "say where the data goes: --out"),
-        (["prepare", "x.txt", "--out", "o", "--format", "doc"], "format must be"),
+        (
+            ["prepare", "x.txt", "--out", "o", "--format", "doc"],
+            "format must be one of 'txt', 'jsonl', 'csv', 'tsv', 'parquet', 'arrow' or null, not 'doc'",
+        ),
         (["prepare", "x.txt", "--out", "o", "--executor-option", "a=b"], "is for --executor slurm or ray"),
         (["prepare", "x.txt", "--out", "o", "--workers", "0"], "--workers 0: one at least"),
         (["pretrain", "demo"], "missing data; usage: latemask pretrain RECIPE --data DATA"),

@@ -105,8 +105,9 @@ def test_impossible_options_are_refused(data, options, message):
         inspect(data.folder, **options)
 
 
-def test_a_folder_too_small_for_a_row_is_shown_without_rows(tmp_path):
+def test_a_folder_too_small_for_a_row_is_shown_without_rows(tmp_path, capsys):
     path = tmp_path / "in.txt"
     path.write_text("one\n\ntwo")
     prepare([path], out=tmp_path / "out")
-    assert inspect(tmp_path / "out")["rows"] == []
+    assert inspect(tmp_path / "out")["rows"] is None
+    assert "no row of 128 tokens" in capsys.readouterr().out

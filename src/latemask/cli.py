@@ -167,7 +167,9 @@ class _Parser:
         text = text.replace(f"\n\n{self.title}:\n", "\n")  # jsonargparse's group of what is just "options"
         text = re.sub(r"^.*Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
         text = re.sub(r"\s+\(required,\s+type:\s+str\)", "", text)
-        text = re.sub(r"(?:Optional\[)?Literal\[([^\]]+)\]\]?", lambda found: found[1].replace("'", ""), text)
+        text = re.sub(
+            r"(?:Optional\[)?Literal\[([^\]]+)\]\]?", lambda found: found[1].replace("'", "").replace(", ", "|"), text
+        )
         return re.sub(r"<class '(\w+)'>", r"\1", text).rstrip()
 
     def parse(self, arguments: list[str]) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def inspect(
         "dropped": data.manifest["dropped"],
         "vocabulary": _vocabulary(data),
         "lengths": _lengths(data),
+        "length": length,
         "rows": _rows(data, recipe, rows),
         "checksums": "match" if verify else "not compared",
         "versions": data.manifest["versions"],
@@ -118,10 +119,12 @@ def _lengths(data: PreparedData) -> dict[str, Any]:
     }
 
 
-def _rows(data: PreparedData, recipe: Recipe, count: int) -> list[list[dict[str, Any]]]:
-    """Draw samples as training does; return each as stretches of visible and masked text."""
+def _rows(data: PreparedData, recipe: Recipe, count: int) -> list[list[dict[str, Any]]] | None:
+    """Draw samples as training does; return each as stretches of visible and masked text, None if there is no row."""
     rows = data.rows("train", recipe.length)
-    if not len(rows) or not count:
+    if not len(rows):
+        return None
+    if not count:
         return []
     samples = SampleDataset(rows, count, seed=recipe.seed).__getitems__(range(count))
     ids = np.stack([sample["ids"] for sample in samples])
@@ -157,7 +160,10 @@ def _show(facts: dict[str, Any], console: Console) -> None:
         "checksums", f"{facts['checksums']}" + ("" if facts["checksums"] == "match" else " (--verify reads every file)")
     )
     _show_lengths(facts["lengths"], console)
-    _show_rows(facts["rows"], console)
+    if facts["rows"]:
+        _show_rows(facts["rows"], console)
+    elif facts["rows"] is None:
+        console.print(f"\nno row of {facts['length']:,} tokens: there are fewer tokens to train on")
 
 
 def _split_text(record: dict[str, Any]) -> str:
@@ -190,8 +196,6 @@ def _show_lengths(facts: dict[str, Any], console: Console) -> None:
 
 
 def _show_rows(rows: list[list[dict[str, Any]]], console: Console) -> None:
-    if not rows:
-        return
     coloured = console.is_terminal
     console.print(
         "\nrows as the model sees them: "

@@ -358,8 +358,8 @@ def _recipe_parser() -> Any:
 def plain_type_error(message: str) -> str:
     """Say jsonargparse's `Parser key "a.b": Expected a <class 'int'>. Got value: x` in plain words."""
     flat = " ".join(message.split())
-    found = re.search(r'Parser key "([\w.]+)":.*?Expected an? (.+?)\. Got value: (.*)$', flat)
-    found = found or re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\].*Given value: (.*)$', flat)
+    found = re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\] Errors:.*Given value: (.*)$', flat)
+    found = found or re.search(r'Parser key "([\w.]+)":.*?Expected an? (.+?)\. Got value: (.*)$', flat)
     if not found:
         return flat
     key, expected, value = found.groups()

@@ -86,6 +86,29 @@ def test_again_is_a_no_op_and_the_tokenizer_can_be_named(tmp_path, data, capsys)
     assert "nothing to do" in capsys.readouterr().err
 
 
+def test_another_tokenizer_that_lies_there_is_not_mistaken_for_the_named_one(tmp_path, data, corpus):
+    folder = theirs(tmp_path / "shards", data)
+    other = prepare([corpus], out=tmp_path / "other", vocab_size=1088)
+    shutil.copytree(other.tokenizer_folder, folder / "tokenizer")
+    with pytest.raises(UserError, match="is another tokenizer than --tokenizer; pass --overwrite"):
+        prepare(adopt=folder, tokenizer=str(data.tokenizer_folder))
+    assert not (folder / "manifest.json").exists()
+    adopted = prepare(adopt=folder, tokenizer=str(data.tokenizer_folder), overwrite=True)
+    assert adopted.tokenizer.get_vocab() == data.tokenizer.get_vocab()
+
+
+def test_a_failed_adoption_leaves_nothing(tmp_path, data):
+    folder = theirs(tmp_path / "shards", data)
+    with pytest.raises(UserError, match="would hold out every document"):
+        prepare(adopt=folder, validation=0.99999)
+    assert not (folder / "tokenizer").exists()
+
+
+def test_documents_that_begin_with_a_start_token_are_adopted_and_said(tmp_path, data, capsys):
+    prepare(adopt=theirs(tmp_path / "shards", data, eos=None))
+    assert "begin with a start token" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [

@@ -96,8 +96,9 @@ def test_duplicates_are_sought_among_what_other_steps_left(tmp_path):
 
 def test_when_nothing_is_left_it_is_said_what_was_dropped(tmp_path):
     tokenizer = str(prepared(tmp_path, ORIGINALS).tokenizer_folder)
-    with pytest.raises(UserError, match=r"cleaning left no document \(200 shorter than 100000\)"):
-        prepare([tmp_path / "in"], out=tmp_path / "other", tokenizer=tokenizer, min_chars=100_000)
+    for options in ({"tokenizer": tokenizer}, {}):
+        with pytest.raises(UserError, match=r"cleaning left no document \(200 shorter than 100000\)"):
+            prepare([tmp_path / "in"], out=tmp_path / f"other{len(options)}", min_chars=100_000, **options)
 
 
 def train_language_model(examples: Path, model: Path) -> None:

@@ -123,7 +123,9 @@ def test_options_are_those_of_datatrove(tmp_path):
     with pytest.raises(UserError, match="is for --executor slurm or ray"):
         executor_options("local", ["partition=cpu"])
     with pytest.raises(UserError, match="needs --executor-option partition=… --executor-option time=…"):
-        run(Note(tmp_path), tmp_path / "work", kind="slurm")
+        Execution("slurm").check()
+    with pytest.raises(UserError, match="cpus_per_task must be int, not 'two'"):
+        executor_options("slurm", ["cpus-per-task=two"])
 
 
 def fake_slurm(folder: Path, monkeypatch) -> None:
@@ -158,11 +160,11 @@ def test_slurm_runs_the_stages_one_after_another(tmp_path, folder, monkeypatch):
     assert json.loads((tmp_path / "work" / "logs" / "first" / "ranks_to_run.json").read_text()) == [0, 1]
 
 
-def test_without_slurm_or_ray_one_line_says_so(tmp_path, folder, monkeypatch):
+def test_without_slurm_or_ray_one_line_says_so(tmp_path, monkeypatch):
     options = executor_options("slurm", ["partition=cpu", "time=1:00:00"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no sbatch on this machine"):
-        run(Note(folder), tmp_path / "work", kind="slurm", options=options)
-    monkeypatch.setitem(sys.modules, "ray", None)
+        Execution("slurm", options=options).check()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install ray"):
-        run(Note(folder), tmp_path / "work", kind="ray")
+        Execution("ray").check()

@@ -104,17 +104,79 @@ def test_a_failure_leaves_nothing_that_looks_finished(tmp_path, text):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unfinished_folder_is_begun_again_and_a_foreign_one_left_alone(tmp_path, text):
+def test_a_folder_without_its_manifest_is_not_used_and_not_replaced_unasked(tmp_path, text):
     out = tmp_path / "out"
     prepare([text], out=out, vocab_size=300)
     (out / "manifest.json").unlink()
     with pytest.raises(UserError, match="not finished"):
         PreparedData.open(out)
-    assert prepare([text], out=out, vocab_size=300).folder == out
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.doc").write_text("precious")
-    with pytest.raises(UserError, match=r"thesis\.doc"):
-        prepare([text], out=tmp_path / "mine", vocab_size=300, overwrite=True)
+    with pytest.raises(UserError, match=r"shards without a manifest.*--overwrite"):
+        prepare([text], out=out, vocab_size=300)
+    assert prepare([text], out=out, vocab_size=300, overwrite=True).folder == out
+
+
+@pytest.mark.parametrize("name", ["thesis.doc", "train/thesis.txt", "validation/thesis.ds.bak", "tokenizer/thesis.doc"])
+def test_what_is_not_ours_is_never_removed(tmp_path, text, name):
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match=r"was not made by latemask prepare.*thesis"):
+            prepare([text], out=tmp_path / "mine", overwrite=overwrite)
+    assert mine.read_text() == "precious"
+
+
+def test_what_somebody_puts_into_a_finished_folder_is_not_removed_either(tmp_path, text):
+    out = tmp_path / "out"
+    prepare([text], out=out)
+    (out / "train" / "thesis.txt").write_text("precious")
+    with pytest.raises(UserError, match=r"thesis\.txt"):
+        prepare([text], out=out, validation=0.2, overwrite=True)
+    assert (out / "train" / "thesis.txt").read_text() == "precious"
+
+
+def test_the_input_is_not_where_the_result_goes(tmp_path, text):
+    out = tmp_path / "out"
+    data = prepare([text], out=out)
+    os.link(text, out / "tokenizer" / "more.txt")
+    for given in (out / "tokenizer" / "more.txt", out):
+        with pytest.raises(UserError, match="lies in --out"):
+            prepare([given], out=out, tokenizer=str(data.tokenizer_folder), overwrite=True)
+    assert (out / "tokenizer" / "more.txt").is_file()
+
+
+def test_documents_that_are_all_the_same_cannot_be_split(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("\n\n".join(["always the same words"] * 20))
+    with pytest.raises(UserError, match="every document went to validation"):
+        prepare([path], out=tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_the_one_document_that_is_held_out_is_held_out_of_every_task(tmp_path, monkeypatch):
+    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
+    texts = [f"document {n} " * 20 for n in range(20)]
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
+    data = prepare([tmp_path / f"{name}.txt" for name in "abc"], out=tmp_path / "out", validation=1e-9, workers=1)
+    assert data.manifest["splits"]["validation"]["documents"] == 3
+    assert data.manifest["splits"]["train"]["documents"] == 57
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"adopt": "x", "min_chars": 5}, "--min-chars does not go with --adopt"),
+        ({"adopt": "x", "out": "y"}, "--out does not go with --adopt"),
+        ({"inputs": "x", "streaming": True}, "--streaming does not go with INPUT"),
+        ({"builtin": True, "text_field": "body"}, "--text-field does not go with --builtin"),
+        ({"hf_dataset": "x", "format": "csv"}, "--format does not go with --hf-dataset"),
+        ({"inputs": "x", "tokenizer": "t", "vocab_size": 500}, "--vocab-size does not go with --tokenizer"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        prepare(**options)
 
 
 @pytest.mark.parametrize(
@@ -367,8 +429,11 @@ def test_a_full_disk_is_one_line_and_nothing_looks_finished(small_disk, many_tas
     assert not (small_disk / "out" / "manifest.json").exists()
 
 
-def test_a_vocabulary_is_rounded_up_to_a_multiple_of_64(tmp_path, corpus):
+def test_a_vocabulary_is_rounded_up_to_a_multiple_of_64_or_refused(tmp_path, corpus, text):
     assert prepare([corpus], out=tmp_path / "out", vocab_size=1001).vocabulary.size == 1024
+    largest = prepare([text], out=tmp_path / "largest").vocabulary.size
+    with pytest.raises(UserError, match=f"pass --vocab-size {largest}"):
+        prepare([text], out=tmp_path / "more", vocab_size=largest + 1)
 
 
 def test_a_vocabulary_that_the_text_cannot_fill_is_refused_with_one_that_it_can(tmp_path, text):

@@ -58,7 +58,7 @@ def test_broken_jsonl_lines_are_skipped_counted_and_named(tmp_path):
         "{broken",
         '{"title": "no text"}',
         "[1]",
-        '{"text": 3}',
+        '{"text": ""}',
         r'{"text": "\ud800"}',
         '{"text": "end"}',
     ]
@@ -163,6 +163,24 @@ def test_another_column_can_hold_the_text_and_a_missing_one_is_named(tmp_path, f
     message = "no 'text' in it" if format == "jsonl" else "no column 'text'; it has 'id', 'body'.*--text-field"
     with pytest.raises(UserError, match=message):
         read(path)
+
+
+def test_a_quote_that_is_never_closed_does_not_swallow_the_rest(tmp_path):
+    path = write(tmp_path / "a.csv", 'text\nfine\n"open\nmore\nrows\n')
+    with pytest.raises(UserError, match=r"a\.csv:\d: not CSV"):
+        read(path)
+
+
+def test_a_column_that_is_not_text_is_said(tmp_path):
+    path = write(tmp_path / "a.parquet", in_format("parquet"))
+    with pytest.raises(UserError, match="its 'id' is int, not text"):
+        read(path, text_field="id")
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_an_empty_file_is_empty_whatever_its_name(tmp_path, ending):
+    with pytest.raises(UserError, match="holds no text"):
+        read(write(tmp_path / f"a.txt{ending}", b""))
 
 
 @pytest.mark.parametrize("format", ["parquet", "arrow"])

@@ -90,6 +90,7 @@ def test_urls_are_files_folders_and_patterns_too():
         ("s3://bucket/x.txt", r"reading s3:// needs one more package .*s3fs"),
         ("folder", "holds no file that latemask reads"),
         ("folder/*", "holds no file that latemask reads"),
+        ("folder/*.txt", "matches no file"),
         ("folder/a.pdf", r"unknown format; latemask reads \.txt.*--format"),
     ],
 )

@@ -73,6 +73,8 @@ class _Found:
             raise UserError(
                 f"{self.label}: documents do not end with the tokenizer's end token; write them with eos_token"
             )
+        if tokens and (array[np.append(0, self.ends[:-1])] == vocabulary.bos).mean() > 0.5:
+            say(f"{self.label}: its documents begin with a start token, which every row has anyway")
         if counts[vocabulary.mask]:
             say(f"{self.label}: {counts[vocabulary.mask]:,} mask tokens stand in its text")
 
@@ -93,13 +95,13 @@ def adopt_shards(folder: Path, tokenizer: str | None, validation: float, overwri
     token_bytes = found[0].note[1] if found[0].note else (2 if vocabulary.size <= 2**16 else 4)
     for shard in found:
         shard.check(vocabulary, token_bytes)
-    if not (folder / "tokenizer").is_dir():
-        save_tokenizer(encoder, folder / "tokenizer")
+    splits = _splits(found, validation)
+    _put_tokenizer(encoder, folder / "tokenizer", overwrite)
     data = write_manifest(
         folder,
         settings={"adopted": True, "validation": validation},
         token_bytes=token_bytes,
-        splits=_splits(found, validation),
+        splits=splits,
         files={name: file_record(folder / name) for shard in found for name in (shard.name, f"{shard.name}.index")},
         skipped=0,
         dropped={},
@@ -115,6 +117,18 @@ def _tokenizer(folder: Path, found: list[_Found], given: str | None) -> Any:
     if given is None and not notes:
         raise UserError(f"{folder} does not say which tokenizer made it; name it with --tokenizer")
     return load_tokenizer((given or notes[0]).removesuffix("tokenizer.json"))
+
+
+def _put_tokenizer(encoder: Any, folder: Path, overwrite: bool) -> None:
+    """Keep the tokenizer with the shards; another one that lies there is not replaced unasked."""
+    is_there = (
+        folder.is_dir() and load_tokenizer(folder).backend_tokenizer.to_str() == encoder.backend_tokenizer.to_str()
+    )
+    if is_there:
+        return
+    if folder.is_dir() and not overwrite:
+        raise UserError(f"{folder} is another tokenizer than --tokenizer; pass --overwrite to replace it")
+    save_tokenizer(encoder, folder)
 
 
 def _splits(found: list[_Found], validation: float) -> dict[str, dict[str, Any]]:
@@ -143,7 +157,7 @@ def _cut_off_end(parts: list[tuple[_Found, int, int]], share: float) -> tuple[li
         if cut:
             train.append((shard, 0, cut))
     if not train:
-        raise UserError("too few documents to hold some out for validation; pass --validation 0")
+        raise UserError(f"--validation {share} would hold out every document; lower it, or pass --validation 0")
     return train, held_out
 
 

@@ -38,6 +38,10 @@ class Corpus(ABC):
     def identity(self) -> dict[str, Any]:
         """What tells this corpus from another, or from itself at another time."""
 
+    def first_inside(self, folder: Path) -> str | None:
+        """Return the first file of the corpus that lies in `folder`."""
+        return None
+
     @abstractmethod
     def reader(self, problems: Problems, meter: Meter) -> Any:
         """Return the first step of a pipeline."""
@@ -54,6 +58,12 @@ class Files(Corpus):
     def find(cls, inputs: Sequence[str | Path], format: str | None, text_field: str) -> Files:
         """Find the files that the inputs mean."""
         return cls(find_sources(inputs, format), text_field)
+
+    def first_inside(self, folder: Path) -> str | None:
+        """Return the first of the files that lies in `folder`."""
+        root = folder.resolve()
+        inside = (s.label for s in self.sources if s.is_local and Path(s.location).resolve().is_relative_to(root))
+        return next(inside, None)
 
     @cached_property
     def tasks(self) -> Any:

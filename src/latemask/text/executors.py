@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +51,17 @@ class Execution:
     """None: all cores here, as many as the cluster gives elsewhere."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def check(self) -> None:
+        """Refuse at once what would fail later."""
+        if self.kind == "slurm" and (missing := {"partition", "time"} - set(self.options)):
+            raise UserError(
+                "--executor slurm needs " + " ".join(f"--executor-option {name}=…" for name in sorted(missing))
+            )
+        if self.kind == "slurm" and shutil.which("sbatch") is None:
+            raise UserError("--executor slurm: there is no sbatch on this machine")
+        if self.kind == "ray" and importlib.util.find_spec("ray") is None:
+            raise UserError("--executor ray needs one more package: pip install ray")
+
     @property
     def local_workers(self) -> int:
         """How many processes and threads to use on this machine."""
@@ -84,10 +97,6 @@ class Execution:
                     executor.run()
 
     def _submit(self, stages: Sequence[Stage], work: Path) -> None:
-        if missing := {"partition", "time"} - set(self.options):
-            raise UserError(
-                "--executor slurm needs " + " ".join(f"--executor-option {name}=…" for name in sorted(missing))
-            )
         options = {"env_command": f'export PATH="{Path(sys.executable).parent}:$PATH"', **self.options}
         executor = None
         for stage in stages:
@@ -103,8 +112,6 @@ class Execution:
         assert executor is not None
         try:
             executor.run()
-        except FileNotFoundError:
-            raise UserError("--executor slurm: there is no sbatch on this machine") from None
         except subprocess.CalledProcessError as error:
             raise UserError(f"--executor slurm: sbatch refused the job (exit code {error.returncode})") from None
 
@@ -112,10 +119,7 @@ class Execution:
         executor = RayPipelineExecutor(
             stage.pipeline, stage.tasks, self.workers or -1, logging_dir=folder, **self.options
         )
-        try:
-            executor.run()
-        except ImportError as error:
-            raise UserError(f"--executor ray needs one more package: pip install ray ({error})") from None
+        executor.run()
         if left := executor.get_incomplete_ranks():
             raise UserError(
                 f"{len(left)} of {stage.tasks} tasks of '{stage.name}' did not finish; logs are in {folder}/logs. "
@@ -141,14 +145,17 @@ def executor_options(kind: Kind, given: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--executor-option {text}: write NAME=VALUE")
         if name not in valid:
             raise UserError(f"--executor-option: {kind} has no option '{name}'{nearest(name, valid)}")
-        options[name] = _as_declared(value, valid[name])
+        options[name] = _as_declared(name, value, valid[name])
     return options
 
 
-def _as_declared(value: str, default: Any) -> Any:
-    if isinstance(default, bool):
-        return value.lower() in ("1", "true", "yes")
-    return int(value) if isinstance(default, int) and value.lstrip("-").isdigit() else value
+def _as_declared(name: str, value: str, default: Any) -> Any:
+    kind = type(default) if isinstance(default, (bool, int, float)) else str
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    try:
+        return words[value.lower()] if kind is bool else kind(value)
+    except (KeyError, ValueError):
+        raise UserError(f"--executor-option {name} must be {kind.__name__}, not '{value}'") from None
 
 
 class LocalExecutor(LocalPipelineExecutor):

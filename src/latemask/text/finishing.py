@@ -51,10 +51,12 @@ class Finish:
         """Write the manifest, say what was prepared, and remove what is no longer needed."""
         parts = self._parts()
         problems, dropped = self._notes()
-        _check(_total(parts, "documents"), problems, dropped, self.settings["validation"])
+        _check_some(_total(parts, "documents"), problems, dropped, self.settings["validation"])
         if self.settings["validation"] and not _total(parts, "documents")["validation"]:
             self._hold_out_one(parts)
             parts = self._parts()
+        if not _total(parts, "documents")["train"]:
+            raise UserError("every document went to validation; lower --validation or give more text")
         data = write_manifest(
             self.out,
             settings=self.settings,
@@ -82,12 +84,16 @@ class Finish:
         return problems, dict(dropped)
 
     def _hold_out_one(self, parts: dict[tuple[int, int], PartRecord]) -> None:
-        """Do one task again with the limit raised to the document nearest to it: a small corpus has none below."""
-        rank, number = min(parts, key=lambda part: parts[part].smallest_hash)
+        """Raise the limit to the nearest document, and do its tasks again: a small corpus has none below."""
+        smallest = min(part.smallest_hash for part in parts.values())
+        for rank in sorted({rank for (rank, _), part in parts.items() if part.smallest_hash == smallest}):
+            self._do_again(rank, validation_limit=smallest + 1)
+
+    def _do_again(self, rank: int, validation_limit: int) -> None:
         pipeline = deepcopy(self.pipeline)
         writer = pipeline[-1]
         assert isinstance(writer, ShardWriter)
-        writer.validation_limit = parts[rank, number].smallest_hash + 1
+        writer.validation_limit = validation_limit
         for path in (self.out / "train").glob(f"{shard_name(rank, 0)[:6]}*"):
             path.unlink()
         for path in Workplace(self.out).folder.glob(f"logs/*/completions/{rank:05d}"):
@@ -115,19 +121,22 @@ def _split_record(parts: dict[tuple[int, int], PartRecord], split: str, token_by
     }
 
 
-def _check(documents: Counter[str], problems: Problems, dropped: dict[str, int], validation: float) -> None:
+def _check_some(documents: Counter[str], problems: Problems, dropped: dict[str, int], validation: float) -> None:
     total = sum(documents.values())
-    if not total and any(dropped.values()):
-        raise UserError(f"cleaning left no document ({_counts(dropped)})")
     if not total:
-        raise UserError(f"no text found in the input{problems.first()}")
+        raise no_text(problems, dropped)
     if total < 2 and validation > 0:
         raise UserError(
-            "found only 1 document, and validation needs one of its own: part documents by an empty line, "
-            "or pass --validation 0"
+            "found only 1 document, and validation needs one of its own: give more (an empty line parts documents of "
+            "a .txt), or pass --validation 0"
         )
-    if not documents["train"]:
-        raise UserError("every document went to validation; lower --validation or give more text")
+
+
+def no_text(problems: Problems, dropped: dict[str, int]) -> UserError:
+    """Say why nothing is left."""
+    if any(dropped.values()):
+        return UserError(f"cleaning left no document ({_counts(dropped)})")
+    return UserError(f"no text found in the input{problems.first()}")
 
 
 def write_manifest(out: Path, *, files: dict[str, Any], **entries: Any) -> PreparedData:

@@ -19,12 +19,12 @@ from latemask.errors import HandedOver, Interrupted, UserError
 from latemask.text.cleaning import Cleaning, check_language_model
 from latemask.text.corpora import Corpus
 from latemask.text.executors import Execution, Stage
-from latemask.text.finishing import Finish, versions
+from latemask.text.finishing import Finish, no_text, versions
 from latemask.text.prepared import MANIFEST, PreparedData
 from latemask.text.progress import Meter, Watch
 from latemask.text.reading import Problems
 from latemask.text.sampling import sample, tasks_to_sample
-from latemask.text.shards import SPLITS, ShardWriter
+from latemask.text.shards import SPLITS, ShardWriter, dropped_by
 from latemask.text.tokenizer import Normalization, fill_vocabulary, load_tokenizer, save_tokenizer, vocabulary_of
 from latemask.text.workplace import Workplace
 
@@ -146,7 +146,7 @@ class Job:
         with Watch("sampling", sizes, meter.folder) as watch:
             texts = sample(self._texts(reader, filters, ranks, watch), self.encoder.sample_bytes)
         if not texts:
-            raise UserError(f"no text found in the input{problems.first()}")
+            raise no_text(problems, dropped_by(filters))
         say(f"training a tokenizer on {sum(map(len, texts)) / 1e6:,.1f} M characters")
         return texts
 

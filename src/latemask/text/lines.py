@@ -36,8 +36,9 @@ def unpacked(raw: Any, compression: str | None) -> io.BufferedReader:
 
     pyarrow rather than fsspec's table: the latter takes a truncated .zst for a whole one.
     """
-    if compression is None:
-        return raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw, _BUFFER)
+    raw = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw, _BUFFER)
+    if compression is None or not raw.peek(1):  # an empty file is empty, also if its name says that it is compressed
+        return raw
     if compression == "xz":
         return io.BufferedReader(lzma.LZMAFile(raw), _BUFFER)
     import pyarrow

@@ -7,6 +7,7 @@ last: a folder without one is not finished.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 from datatrove.utils.logging import logger as datatrove_logger
 
-from latemask.console import say
+from latemask.console import printable, say
 from latemask.errors import UserError
 from latemask.text.adopting import adopt_shards
 from latemask.text.cleaning import Cleaning, Dedup
@@ -83,26 +84,25 @@ def prepare(
         strict: Stop at a line that cannot be used instead of skipping it.
         overwrite: Replace a folder that was prepared with other settings.
     """
+    _check_combination({name for name, value in locals().items() if value not in (_DEFAULTS[name], [], ())})
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
     _check_numbers(vocab_size if tokenizer is None else None, validation, min_chars, workers)
-    given = {"INPUT": bool(inputs), "--builtin": builtin, "--hf-dataset": bool(hf_dataset), "--adopt": bool(adopt)}
-    if sum(given.values()) != 1:
-        raise UserError(
-            "say what to prepare: INPUT files, folders or patterns, or one of --builtin, --hf-dataset, --adopt"
-        )
     if adopt:
         return adopt_shards(Path(adopt), tokenizer, validation, overwrite)
     if out is None:
         raise UserError("say where the data goes: --out")
     out = Path(out)
-    _refuse_foreign(out)
+    _refuse_foreign(out, overwrite)
     datatrove_logger.disable("datatrove")  # what our user needs to know, we say
     execution = Execution(executor, workers, executor_options(executor, executor_option))
+    execution.check()
     corpus: Corpus
     if hf_dataset:
         corpus = HubDataset(hf_dataset, hf_config, hf_split, streaming, text_field)
     else:
         corpus = Builtin(out / FOLDER) if builtin else Files.find(inputs, format, text_field)
+    if inside := corpus.first_inside(out):
+        raise UserError(f"{inside} lies in --out {out}, where the result goes; choose another --out")
     job = Job(
         out=out,
         corpus=corpus,
@@ -112,6 +112,38 @@ def prepare(
         strict=strict,
     )
     return _already_done(out, job.settings, overwrite) or job.run(execution)
+
+
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(prepare).parameters.items()}
+_CHOICES = {"inputs": "INPUT", "builtin": "--builtin", "hf_dataset": "--hf-dataset", "adopt": "--adopt"}
+_ONLY_WITH = {
+    "hf_config": {"hf_dataset"},
+    "hf_split": {"hf_dataset"},
+    "streaming": {"hf_dataset"},
+    "format": {"inputs"},
+    "text_field": {"inputs", "hf_dataset"},
+}
+_WITH_ADOPT = {"adopt", "tokenizer", "validation", "overwrite"}
+_OF_A_NEW_TOKENIZER = ("vocab_size", "tokenizer_sample", "normalize")
+
+
+def _check_combination(given: set[str]) -> None:
+    """Refuse what would be ignored; `given` is what differs from its default."""
+    chosen = [name for name in _CHOICES if name in given]
+    if len(chosen) != 1:
+        what = " or ".join(_CHOICES[name] for name in chosen) if chosen else "nothing"
+        raise UserError(
+            "say what to prepare: INPUT files, folders or patterns, or one of --builtin, --hf-dataset, --adopt "
+            f"(given: {what})"
+        )
+    for name in sorted(given):
+        option = f"--{name.replace('_', '-')}"
+        if chosen == ["adopt"] and name not in _WITH_ADOPT:
+            raise UserError(f"{option} does not go with --adopt, which takes shards as they are")
+        if name in _ONLY_WITH and chosen[0] not in _ONLY_WITH[name]:
+            raise UserError(f"{option} does not go with {_CHOICES[chosen[0]]}")
+        if name in _OF_A_NEW_TOKENIZER and "tokenizer" in given:
+            raise UserError(f"{option} does not go with --tokenizer, which is used as it is")
 
 
 def _check_numbers(vocab_size: int | None, validation: float, min_chars: int, workers: int | None) -> None:
@@ -138,14 +170,20 @@ def _bytes(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _refuse_foreign(out: Path) -> None:
-    """Leave a folder alone that holds anything but a preparation."""
+def _refuse_foreign(out: Path, overwrite: bool) -> None:
+    """Leave a folder alone that holds anything but a preparation: what is in the way would be removed."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder")
-    if not out.is_dir() or (out / MANIFEST).is_file():
+    if not out.is_dir() or not any(out.iterdir()):
         return
-    if foreign := sorted({path.name for path in out.iterdir()} - RESULT - {FOLDER}):
-        raise UserError(f"{out} is not empty and was not made by latemask prepare (it holds '{foreign[0]}')")
+    if foreign := next(Workplace(out).foreign_files(RESULT), None):
+        raise UserError(
+            f"{out} is not empty and was not made by latemask prepare (it holds '{printable(foreign)}'); "
+            "choose another --out"
+        )
+    is_left_over = any((out / name).exists() for name in RESULT) and not (out / MANIFEST).is_file()
+    if is_left_over and not Workplace(out).is_begun() and not overwrite:
+        raise UserError(f"{out} holds shards without a manifest; choose another --out or pass --overwrite")
 
 
 def _already_done(out: Path, settings: dict[str, Any], overwrite: bool) -> PreparedData | None:

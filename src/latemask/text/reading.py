@@ -108,7 +108,8 @@ class FilesReader(BaseReader):
         csv.field_size_limit(LONGEST_LINE)
         # TSV as IANA defines it: no quoting, a quote is a character.
         dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if source.format == "tsv" else {}
-        rows = csv.reader((line.text for line in lines), **dialect)
+        # Strict: a quote that is never closed would swallow the rest of the file without a word.
+        rows = csv.reader((line.text for line in lines), strict=True, **dialect)
         try:
             column = _column(next(rows, []), self.text_key, source)
             for row in filter(None, rows):
@@ -211,7 +212,9 @@ def _json_text(line: str, text_field: str) -> tuple[str | None, str]:
 
 def checked(text: Any, text_field: str) -> tuple[str | None, str]:
     """Return (what is wrong with a value, the text)."""
-    if not isinstance(text, str) or not text.strip():
+    if text is not None and not isinstance(text, str):
+        return f"its '{text_field}' is {type(text).__name__}, not text", ""
+    if not text or not text.strip():
         return f"no '{text_field}' in it", ""
     try:
         text.encode("utf-8")

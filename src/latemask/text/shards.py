@@ -162,8 +162,13 @@ class ShardWriter(PipelineStepWithTokenizer):
         if part:
             part.seal(rank, number)
             number += 1
-        dropped = {step.name: int(step.stats["dropped"].total) for step in self.cleaning}
-        self.ledger.finish(rank, TaskRecord(number, self.problems.count, self.problems.examples, dropped))
+        record = TaskRecord(number, self.problems.count, self.problems.examples, dropped_by(self.cleaning))
+        self.ledger.finish(rank, record)
+
+
+def dropped_by(steps: Sequence[PipelineStep]) -> dict[str, int]:
+    """Return how many documents each step has taken out."""
+    return {step.name: int(step.stats["dropped"].total) for step in steps}
 
 
 @lru_cache(maxsize=1)  # one for all tasks of a process: the memory of one that is dropped does not all come back

@@ -54,9 +54,14 @@ class Source:
         """The path, safe to show."""
         return printable(self.path)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine."""
+        return not _URL.match(self.location)
+
     def open(self) -> Any:
         """Return the file as it lies there, in binary."""
-        if not _URL.match(self.location):
+        if self.is_local:
             return Path(self.location).open("rb", buffering=1 << 20)
         file_system, path = _file_system(self.location)
         return file_system.open(path, "rb")
@@ -67,8 +72,7 @@ def find_sources(inputs: Sequence[str | Path], format: str | None = None) -> lis
     sources: dict[str, Source] = {}
     for given in inputs:
         for source in _expand(str(given), format):
-            is_local = not _URL.match(source.location)
-            sources.setdefault(os.path.realpath(source.location) if is_local else source.location, source)
+            sources.setdefault(os.path.realpath(source.location) if source.is_local else source.location, source)
     return list(sources.values())
 
 
@@ -101,6 +105,8 @@ def _expand(given: str, format: str | None) -> list[Source]:
     found = [source for source in candidates if source is not None]
     if not found and named:
         raise UserError(f"{printable(given)}: unknown format; latemask reads {_READABLE}. Say which with --format")
+    if not names and _PATTERN.search(given):
+        raise UserError(f"{printable(given)}: matches no file")
     if not found:
         raise UserError(f"{printable(given)}: holds no file that latemask reads ({_READABLE})")
     if others := len(names) - len(found):

@@ -68,13 +68,15 @@ def fill_vocabulary(texts: Sequence[str], vocab_size: int | None, normalize: Nor
     wanted = -(-(vocab_size or DEFAULT_VOCABULARY) // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     tokenizer = train_tokenizer(texts, wanted, normalize)
     possible = len(tokenizer)
-    usable = max(possible // VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE, SMALLEST_VOCABULARY)
-    if vocab_size is not None and possible < vocab_size:
+    usable = possible // VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE
+    is_usable = usable >= SMALLEST_VOCABULARY
+    if vocab_size is not None and possible < wanted:
+        advice = f"pass --vocab-size {usable}, " if is_usable else ""
         raise UserError(
             f"the text does not fill a vocabulary of {wanted:,}, only one of {possible:,}: "
-            f"pass --vocab-size {usable}, leave it away, or give more text"
+            f"{advice}leave --vocab-size away, or give more text"
         )
-    return tokenizer if possible == wanted or vocab_size else train_tokenizer(texts, usable, normalize)
+    return train_tokenizer(texts, usable, normalize) if possible < wanted and is_usable else tokenizer
 
 
 def _interruptibly(work: Callable[[Callable[[Iterable[str]], Iterator[str]]], None]) -> None:

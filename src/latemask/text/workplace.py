@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from filelock import FileLock
 from latemask.files import exclusive_lock, write_json_atomically
 
 FOLDER = ".preparing"
+_ENDINGS = (".ds", ".ds.index", ".json", ".jinja", ".txt", ".model")  # of shards, and of what a tokenizer consists of
+
+
+def _is_ours(file: Path) -> bool:
+    return file.is_file() and file.name.endswith(_ENDINGS if file.parent.name == "tokenizer" else _ENDINGS[:2])
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,18 @@ class Workplace:
     def lock(self) -> FileLock:
         """Take the folder for this process; the system frees it however the process ends."""
         return exclusive_lock(self.folder / "lock", f"{self.out} is being prepared by another process")
+
+    def is_begun(self) -> bool:
+        """Whether a preparation was begun here, and not finished."""
+        return self._settings_file.is_file()
+
+    def foreign_files(self, names: frozenset[str]) -> Iterator[str]:
+        """Yield what a preparation whose result is `names` would not have put here."""
+        for path in sorted(self.out.iterdir()):
+            if path.name not in names | {FOLDER}:
+                yield path.name
+            elif path.is_dir() and path.name != FOLDER:
+                yield from (str(file.relative_to(self.out)) for file in path.rglob("*") if not _is_ours(file))
 
     def goes_on(self, settings: dict[str, Any]) -> bool:
         """Whether an interrupted preparation with the same settings is here."""
