@@ -130,6 +130,7 @@ def test_what_somebody_puts_into_a_finished_folder_is_not_removed_either(tmp_pat
     out = tmp_path / "out"
     prepare([text], out=out)
     (out / "train" / "thesis.txt").write_text("precious")
+    prepare([text], out=out)  # nothing to do, nothing in the way
     with pytest.raises(UserError, match=r"thesis\.txt"):
         prepare([text], out=out, validation=0.2, overwrite=True)
     assert (out / "train" / "thesis.txt").read_text() == "precious"

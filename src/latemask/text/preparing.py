@@ -92,7 +92,8 @@ def prepare(
     if out is None:
         raise UserError("say where the data goes: --out")
     out = Path(out)
-    _refuse_foreign(out, overwrite)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, not a folder")
     datatrove_logger.disable("datatrove")  # what our user needs to know, we say
     execution = Execution(executor, workers, executor_options(executor, executor_option))
     execution.check()
@@ -111,7 +112,10 @@ def prepare(
         validation=validation,
         strict=strict,
     )
-    return _already_done(out, job.settings, overwrite) or job.run(execution)
+    if done := _already_done(out, job.settings, overwrite):
+        return done
+    _refuse_foreign(out, overwrite)
+    return job.run(execution)
 
 
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(prepare).parameters.items()}
@@ -172,9 +176,7 @@ def _bytes(text: str) -> int:
 
 def _refuse_foreign(out: Path, overwrite: bool) -> None:
     """Leave a folder alone that holds anything but a preparation: what is in the way would be removed."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, not a folder")
-    if not out.is_dir() or not any(out.iterdir()):
+    if not out.is_dir():
         return
     if foreign := next(Workplace(out).foreign_files(RESULT), None):
         raise UserError(
