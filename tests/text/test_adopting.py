@@ -27,6 +27,12 @@ def theirs(folder, data, eos="</s>", texts=TEXTS, **options):
     return folder
 
 
+def swap_first_entries(index):
+    ends = np.fromfile(index, "<u8")
+    ends[[0, 1]] = ends[[1, 0]]
+    ends.tofile(index)
+
+
 def stream(folder):
     return np.concatenate([np.fromfile(path, "<u2") for path in sorted(folder.rglob("*.ds"))])
 
@@ -117,6 +123,7 @@ def test_documents_that_begin_with_a_start_token_are_adopted_and_said(tmp_path, 
             r"00000_unshuffled\.ds has \d+ bytes, its index means",
         ),
         (lambda shard: shard.with_name(f"{shard.name}.index").unlink(), r"has no \.index"),
+        (lambda shard: swap_first_entries(shard.with_name(f"{shard.name}.index")), "damaged"),
         (lambda shard: shard.write_bytes(b"\xff\xff" + shard.read_bytes()[2:]), "holds the id 65535"),
         (lambda shard: shard.write_bytes(b"\x09\x00" * (shard.stat().st_size // 2)), "do not end with"),
         (lambda shard: [path.unlink() for path in shard.parent.iterdir()], r"holds no \.ds shard"),

@@ -4,6 +4,7 @@ import pytest
 
 from latemask.errors import UserError
 from latemask.text import Mixture, prepare
+from latemask.text.mixture import shares
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,13 @@ def test_what_a_mixture_writes_on_a_command_line_means_the_same_mixture(data, se
         folders = [f"{part.folder}:{weight}" for part, weight in zip((data, second), weights, strict=True)]
         mixture = Mixture.open(folders)
         assert Mixture.open(mixture.arguments) == mixture
+
+
+@pytest.mark.parametrize("weights", [(11, 20, 4), (3, 8, 3, 21), (1, 1, 1), (0.5, 0.25, 0.25), (1e9, 1)])
+def test_shares_sum_to_one_and_are_their_own_shares(weights):
+    found = shares(weights)
+    assert sum(found) == pytest.approx(1)
+    assert shares(found) == found
 
 
 def test_another_weight_or_order_is_another_mixture(data, second):

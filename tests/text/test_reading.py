@@ -81,6 +81,7 @@ def test_strict_stops_at_the_first_broken_line(tmp_path):
     ("name", "content", "message"),
     [
         ("a.txt", b"fine\nbad \xff\xfe here", r"a\.txt:2: not valid UTF-8"),
+        ("a.txt", b"fine\ntorn \xc3", "the last line: not valid UTF-8"),
         ("a.txt", bytes(range(256)) * 10, "looks binary"),
         ("a.txt", "utf-16 text".encode("utf-16"), "looks binary or UTF-16"),
         ("a.txt", b"", "holds no text"),

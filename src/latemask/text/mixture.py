@@ -37,12 +37,9 @@ class Mixture:
         sizes = [
             part.tokens("train") if weight is None else weight for part, weight in zip(parts, weights, strict=True)
         ]
-        total = sum(sizes)
-        if not total:
+        if not sum(sizes):
             raise UserError(f"{', '.join(str(part.folder) for part in parts)}: no tokens to train on")
-        if math.isclose(total, 1, abs_tol=1e-6):  # shares as `arguments` writes them mean the same again
-            return cls(parts, tuple(sizes))
-        return cls(parts, tuple(round(size / total, 9) for size in sizes))
+        return cls(parts, shares(sizes))
 
     @property
     def arguments(self) -> list[str]:
@@ -103,6 +100,14 @@ class Mixture:
         rows = [part.rows(split, length) for part in self.parts]
         present = [(part, weight) for part, weight in zip(rows, self.weights, strict=True) if len(part)]
         return [part for part, _ in present], [weight for _, weight in present]
+
+
+def shares(weights: Sequence[float]) -> tuple[float, ...]:
+    """Return weights that sum to one, or nearly; such weights come back as they are, so that they can be written."""
+    total = sum(weights)
+    if math.isclose(total, 1, abs_tol=1e-6):
+        return tuple(weights)
+    return tuple(round(weight / total, 9) for weight in weights)
 
 
 def _folder_and_weight(given: str) -> tuple[Path, float | None]:
