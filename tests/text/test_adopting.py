@@ -115,6 +115,18 @@ def test_documents_that_begin_with_a_start_token_are_adopted_and_said(tmp_path, 
     assert "begin with a start token" in capsys.readouterr().err
 
 
+def test_an_empty_note_is_no_note(tmp_path, data):
+    folder = theirs(tmp_path / "shards", data)
+    for note in folder.glob("*.metadata"):
+        note.write_bytes(b"")
+    assert prepare(adopt=folder, tokenizer=str(data.tokenizer_folder)).vocabulary == data.vocabulary
+
+
+def add_empty_document(index):
+    ends = np.fromfile(index, "<u8")
+    np.append(ends, ends[-1:]).tofile(index)
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
@@ -124,6 +136,7 @@ def test_documents_that_begin_with_a_start_token_are_adopted_and_said(tmp_path, 
         ),
         (lambda shard: shard.with_name(f"{shard.name}.index").unlink(), r"has no \.index"),
         (lambda shard: swap_first_entries(shard.with_name(f"{shard.name}.index")), "damaged"),
+        (lambda shard: add_empty_document(shard.with_name(f"{shard.name}.index")), "damaged"),
         (lambda shard: shard.write_bytes(b"\xff\xff" + shard.read_bytes()[2:]), "holds the id 65535"),
         (lambda shard: shard.write_bytes(b"\x09\x00" * (shard.stat().st_size // 2)), "do not end with"),
         (lambda shard: [path.unlink() for path in shard.parent.iterdir()], r"holds no \.ds shard"),

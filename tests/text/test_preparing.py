@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latemask.errors import UserError
+from latemask.errors import Interrupted, UserError
 from latemask.files import sha256_of
 from latemask.text import PreparedData, prepare
+from latemask.text.finishing import Finish
+from latemask.text.workplace import Workplace
 from tests.text.test_executors import fake_slurm
 
 
@@ -162,6 +164,29 @@ def test_the_one_document_that_is_held_out_is_held_out_of_every_task(tmp_path, m
     data = prepare([tmp_path / f"{name}.txt" for name in "abc"], out=tmp_path / "out", validation=1e-9, workers=1)
     assert data.manifest["splits"]["validation"]["documents"] == 3
     assert data.manifest["splits"]["train"]["documents"] == 57
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 2])
+def test_holding_one_out_can_be_interrupted_at_any_task(tmp_path, monkeypatch, stop_at):
+    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
+    texts = [f"document {n} " * 20 for n in range(20)]
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
+    inputs = [tmp_path / f"{name}.txt" for name in "abc"]
+    calm = prepare(inputs, out=tmp_path / "calm", validation=1e-9, workers=1)
+    usual, done = Finish._do_again, []
+
+    def until_power_cut(self, rank, validation_limit):
+        if len(done) == stop_at:
+            raise KeyboardInterrupt
+        done.append(rank)
+        usual(self, rank, validation_limit)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Finish, "_do_again", until_power_cut)
+        with pytest.raises(Interrupted):
+            prepare(inputs, out=tmp_path / "out", validation=1e-9, workers=1)
+    assert prepare(inputs, out=tmp_path / "out", validation=1e-9, workers=1).fingerprint == calm.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -393,8 +418,6 @@ def test_an_interrupted_run_with_other_settings_starts_afresh(many_tasks, tmp_pa
 
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path, text):
-    from latemask.text.workplace import Workplace
-
     lock = Workplace(tmp_path / "out").lock()
     with pytest.raises(UserError, match="being prepared by another process"):
         prepare([text], out=tmp_path / "out")
@@ -486,3 +509,14 @@ def test_a_dataset_of_the_hub_is_one_clear_line_offline(tmp_path):
         with pytest.raises(UserError, match="the dataset 'nobody/nothing' cannot be loaded") as caught:
             prepare(hf_dataset="nobody/nothing", streaming=streaming, out=tmp_path / "out")
         assert "\n" not in str(caught.value)
+
+
+def test_what_is_half_removed_is_not_gone_on_with(tmp_path, monkeypatch):
+    place = Workplace(tmp_path)
+    place.folder.mkdir()
+    place.start({"old": 1}, frozenset())
+    (tmp_path / "train").mkdir()
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: pytest.fail("power cut"))
+    with pytest.raises(pytest.fail.Exception):
+        place.start({"new": 1}, frozenset({"train"}))
+    assert not place.goes_on({"old": 1})

@@ -51,7 +51,7 @@ class _Found:
         path = Path(f"{self.file}.metadata")
         if not path.is_file():
             return None
-        name, _, size = path.read_text("utf-8").splitlines()[0].rpartition("|")
+        name, _, size = path.read_text("utf-8", errors="replace").partition("\n")[0].rpartition("|")
         return (name, int(size)) if size in ("2", "4") else None
 
     @property
@@ -62,7 +62,7 @@ class _Found:
         """Refuse what is damaged or was made with another tokenizer."""
         size = self.file.stat().st_size
         tokens = int(self.ends[-1]) if len(self.ends) else 0
-        if size != tokens * token_bytes or (np.diff(self.ends, prepend=0) < 0).any():
+        if size != tokens * token_bytes or (np.diff(self.ends, prepend=0) <= 0).any():
             raise UserError(f"{self.label} has {size} bytes, its index means {tokens * token_bytes}: damaged")
         shard = Shard(self.file, 0, tokens)
         counts = count_tokens([shard], token_bytes, vocabulary.size)

@@ -52,9 +52,8 @@ class Finish:
         parts = self._parts()
         problems, dropped = self._notes()
         _check_some(_total(parts, "documents"), problems, dropped, self.settings["validation"])
-        if self.settings["validation"] and not _total(parts, "documents")["validation"]:
-            self._hold_out_one(parts)
-            parts = self._parts()
+        if self.settings["validation"]:
+            parts = self._with_one_held_out(parts)
         if not _total(parts, "documents")["train"]:
             raise UserError("every document went to validation; lower --validation or give more text")
         data = write_manifest(
@@ -83,11 +82,18 @@ class Finish:
             dropped.update(record.dropped)
         return problems, dict(dropped)
 
-    def _hold_out_one(self, parts: dict[tuple[int, int], PartRecord]) -> None:
-        """Raise the limit to the nearest document, and do its tasks again: a small corpus has none below."""
+    def _with_one_held_out(self, parts: dict[tuple[int, int], PartRecord]) -> dict[tuple[int, int], PartRecord]:
+        """Raise the limit to the nearest document, and do its tasks again: a small corpus has none below.
+
+        Derived from the records alone, so that it is taken up again wherever it was interrupted.
+        """
         smallest = min(part.smallest_hash for part in parts.values())
-        for rank in sorted({rank for (rank, _), part in parts.items() if part.smallest_hash == smallest}):
+        if smallest < self._writer.validation_limit:
+            return parts
+        nearest = [key for key, part in parts.items() if part.smallest_hash == smallest]
+        for rank in sorted({rank for rank, n in nearest if not parts[rank, n].documents["validation"]}):
             self._do_again(rank, validation_limit=smallest + 1)
+        return self._parts()
 
     def _do_again(self, rank: int, validation_limit: int) -> None:
         pipeline = deepcopy(self.pipeline)

@@ -68,6 +68,7 @@ class Workplace:
 
     def start(self, settings: dict[str, Any], names: frozenset[str]) -> None:
         """Begin afresh: remove what an earlier preparation left of `names`, then say what is being prepared."""
+        self._settings_file.unlink(missing_ok=True)  # first: what is half removed must not be gone on with
         for name in names:
             path = self.out / name
             path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
