@@ -14,6 +14,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from latemask.demonstrating import demo
     from latemask.errors import UserError
+    from latemask.evaluation.finetuning import finetune
+    from latemask.evaluation.predicting import predict
+    from latemask.evaluation.probing import probe
+    from latemask.evaluation.results import Results
+    from latemask.evaluation.tabulating import glue
     from latemask.exporting import export
     from latemask.filling import fill
     from latemask.inspecting import inspect
@@ -30,15 +35,20 @@ _HOME = {
     "LateMaskForPreTraining": "latemask.model",
     "PreparedData": "latemask.text",
     "Recipe": "latemask.recipe",
+    "Results": "latemask.evaluation.results",
     "SampleDataset": "latemask.masking",
     "UserError": "latemask.errors",
     "demo": "latemask.demonstrating",
     "export": "latemask.exporting",
     "fill": "latemask.filling",
+    "finetune": "latemask.evaluation.finetuning",
+    "glue": "latemask.evaluation.tabulating",
     "inspect": "latemask.inspecting",
     "load_recipe": "latemask.recipe",
+    "predict": "latemask.evaluation.predicting",
     "prepare": "latemask.text",
     "pretrain": "latemask.training",
+    "probe": "latemask.evaluation.probing",
 }
 
 __all__ = [
@@ -48,15 +58,20 @@ __all__ = [
     "LateMaskForPreTraining",
     "PreparedData",
     "Recipe",
+    "Results",
     "SampleDataset",
     "UserError",
     "demo",
     "export",
     "fill",
+    "finetune",
+    "glue",
     "inspect",
     "load_recipe",
+    "predict",
     "prepare",
     "pretrain",
+    "probe",
 ]
 
 

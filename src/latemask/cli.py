@@ -46,6 +46,10 @@ VERBS = {
     "pretrain": Verb("latemask.training:pretrain", "recipe + data -> a pre-trained encoder"),
     "fill": Verb("latemask.filling:fill", "what a pre-trained model puts in the place of <mask>"),
     "export": Verb("latemask.exporting:export", "run -> a stock Hugging Face folder"),
+    "probe": Verb("latemask.evaluation.probing:probe", "what a frozen encoder knows, in minutes and with no file"),
+    "finetune": Verb("latemask.evaluation.finetuning:finetune", "encoder + labelled task -> scores and a model"),
+    "glue": Verb("latemask.evaluation.tabulating:glue", "encoders -> the GLUE table"),
+    "predict": Verb("latemask.evaluation.predicting:predict", "label a file with a fine-tuned model"),
 }
 
 
@@ -133,22 +137,31 @@ class _Parser:
         self.positionals = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.flags = [p.name for p in parameters if types[p.name] is bool]
         options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-        self.repeated = {p.name: not _is_optional(p) for p in options if _takes_several(types[p.name])}
+        several = {p.name: _element(types[p.name]) for p in options}
+        self.repeated = {p.name: not _is_optional(p) for p in options if several[p.name] is str}
+        self.listed = {name: element for name, element in several.items() if element not in (None, str)}
         self.takes_recipe = "recipe" in self.positionals
         self.parser = ArgumentParser(
             prog=f"latemask {verb}", usage=_usage(verb, parameters), exit_on_error=False, allow_abbrev=False
         )
         self._describe(function)
-        for name in self.positionals:
-            many: dict[str, Any] = {"nargs": "*"} if _is_optional(inspect.signature(function).parameters[name]) else {}
-            self.parser.add_argument(name, type=str, help=self.texts[name], **many)
+        for parameter in (p for p in parameters if p.name in self.positionals):
+            many: dict[str, Any] = {"nargs": "*"} if _is_optional(parameter) else {}
+            many = many or ({"nargs": "+"} if _element(types[parameter.name]) else {})
+            self.parser.add_argument(parameter.name, type=str, help=self.texts[parameter.name], **many)
         for flag in self.flags:
             self.parser.add_argument(f"--{flag}", action="store_true", help=self.texts[flag])
         for name, required in self.repeated.items():
             self.parser.add_argument(
                 f"--{name}", type=str, action="append", required=required, help=f"{self.texts[name]} (may be repeated)"
             )
-        self.parser.add_function_arguments(function, None, skip={*self.positionals, *self.flags, *self.repeated})
+        for name, element in self.listed.items():
+            valid = f": {', '.join(typing.get_args(element))}" if typing.get_args(element) else ""
+            text = f"{self.texts[name]} (one or more{valid})"
+            self.parser.add_argument(f"--{name}", type=str, nargs="+", action="extend", help=text)
+        self.parser.add_function_arguments(
+            function, None, skip={*self.positionals, *self.flags, *self.repeated, *self.listed}
+        )
         if self.takes_recipe:
             self.parser.add_class_arguments(Recipe, None)
 
@@ -168,7 +181,9 @@ class _Parser:
         text = re.sub(r"^.*Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
         text = re.sub(r"\s+\(required,\s+type:\s+str\)", "", text)
         text = re.sub(
-            r"(?:Optional\[)?Literal\[([^\]]+)\]\]?", lambda found: found[1].replace("'", "").replace(", ", "|"), text
+            r"(?:Optional\[)?Literal\[([^\]]+)\]\]?",
+            lambda found: re.sub(r",\s+", "|", found[1].replace("'", "")),
+            text,
         )
         return re.sub(r"<class '(\w+)'>", r"\1", text).rstrip()
 
@@ -178,6 +193,9 @@ class _Parser:
             found = self.parser.parse_args(_underscored(arguments), defaults=False).as_dict()
         except Exception as error:  # argparse and jsonargparse raise their own kinds for a wrong command line
             raise UserError(self._plain(str(error))) from None
+        for name, element in self.listed.items():
+            if name in found:
+                found[name] = [_converted(name, word, element) for given in found[name] for word in given.split(",")]
         if self.takes_recipe:
             found = self._with_recipe(found)
         return found
@@ -204,10 +222,24 @@ class _Parser:
         return message.replace("_", "-") if message.startswith("argument --") else message
 
 
-def _takes_several(annotation: Any) -> bool:
-    """Whether a parameter is a sequence, or may be one."""
+def _element(annotation: Any) -> Any:
+    """Return what a parameter is a sequence of, if it is one or may be one: str for all that is taken as written."""
     kinds = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, UnionType) else [annotation]
-    return any(typing.get_origin(kind) is Sequence for kind in kinds)
+    found = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is Sequence), None)
+    return found if found is None or found is float or typing.get_origin(found) is typing.Literal else str
+
+
+def _converted(name: str, word: str, element: Any) -> Any:
+    """Return one word of a list as what it should be."""
+    option = f"--{name.replace('_', '-')}"
+    if element is float:
+        try:
+            return float(word)
+        except ValueError:
+            raise UserError(f"{option} must be numbers, not '{word}'") from None
+    if word not in typing.get_args(element):
+        raise UserError(f"{option}: unknown '{word}'{nearest(word, typing.get_args(element))}")
+    return word
 
 
 def _is_optional(parameter: inspect.Parameter) -> bool:
@@ -219,7 +251,8 @@ def _usage(verb: str, parameters: typing.Iterable[inspect.Parameter]) -> str:
     for parameter in parameters:
         name = parameter.name.upper()
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-            words.append(f"[{name} ...]" if _is_optional(parameter) else name)
+            several = " ..." if "Sequence" in str(parameter.annotation) else ""
+            words.append(f"[{name} ...]" if _is_optional(parameter) else f"{name}{several}")
         elif not _is_optional(parameter):
             words.append(f"--{parameter.name} {name}")
     return " ".join([*words, "[options]"])

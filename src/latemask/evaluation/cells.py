@@ -1,0 +1,195 @@
+"""One fine-tuning: (encoder, task, learning rate, seed) → a record, on transformers' Trainer as it is."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from latemask.evaluation.encoders import Encoder
+from latemask.evaluation.features import Features, featurize, make_collator
+from latemask.evaluation.metrics import constant_answer, is_collapsed, measured, score_of
+from latemask.evaluation.predictions import completed, decided, logits_of
+from latemask.evaluation.progress import Watch
+from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.results import Cell, finite
+from latemask.evaluation.tasks import Task
+
+_LOGS = 100  # points of a loss curve
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task, tokenized for an encoder."""
+
+    encoder: Encoder
+    task: Task
+    protocol: Protocol
+    max_length: int
+    splits: dict[str, Features]
+
+    @property
+    def batch_size(self) -> int:
+        """Rows a step."""
+        return self.protocol.batch_for(len(self.splits["train"]))
+
+    @property
+    def steps_an_epoch(self) -> int:
+        """Optimizer steps of one pass."""
+        return -(-len(self.splits["train"]) // self.batch_size)
+
+
+def prepare_task(encoder: Encoder, task: Task, protocol: Protocol) -> Prepared:
+    """Tokenize all splits of a task."""
+    max_length = protocol.length_for(encoder.longest)
+    splits = {
+        name: featurize(examples, task.kind, encoder.tokenizer, max_length) for name, examples in task.splits.items()
+    }
+    return Prepared(encoder, task, protocol, max_length, splits)
+
+
+def run_cell(
+    prepared: Prepared, learning_rate: float, seed: int, watch: Watch | None = None, keep: bool = False
+) -> tuple[Cell, Any]:
+    """Fine-tune once; return the record and, with `keep`, the model as it was at the reported epoch."""
+    started = time.monotonic()
+    model = prepared.encoder.with_head(prepared.task, seed)
+    collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer)
+    judge = Judge(prepared, collator, watch or Watch(), keep)
+    with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
+        trainer = Trainer(
+            model=model,
+            args=_arguments(prepared, learning_rate, seed, folder),
+            data_collator=collator,
+            train_dataset=prepared.splits["train"].rows,
+            callbacks=[judge],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    cell = judge.record(learning_rate, seed)
+    cell.loss = [[log["step"], round(log["loss"], 6)] for log in trainer.state.log_history if "loss" in log]
+    cell.steps = trainer.state.global_step
+    cell.seconds = round(time.monotonic() - started, 3)
+    return cell, judge.restored(trainer.model) if keep else None
+
+
+def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str) -> TrainingArguments:
+    protocol = prepared.protocol
+    arguments = TrainingArguments(
+        output_dir=folder,
+        num_train_epochs=protocol.epochs,
+        per_device_train_batch_size=prepared.batch_size,
+        learning_rate=learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=protocol.warmup,  # less than 1: a share of all steps
+        weight_decay=protocol.weight_decay,
+        adam_beta2=protocol.adam_beta2,
+        adam_epsilon=protocol.adam_epsilon,
+        max_grad_norm=protocol.clip,
+        train_sampling_strategy="group_by_length",
+        seed=seed,
+        logging_steps=max(1, prepared.steps_an_epoch * protocol.epochs // _LOGS),
+        logging_nan_inf_filter=False,  # it would show the last good loss in place of a NaN
+        eval_strategy="no",  # Judge does it: the Trainer's own would shuffle the rows to group them
+        save_strategy="no",
+        report_to=[],
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        use_cpu=not torch.accelerator.is_available(),
+        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        disable_tqdm=True,
+    )
+    if arguments.n_gpu > 1:  # the Trainer would silently multiply the batch
+        arguments._n_gpu = 1
+    return arguments
+
+
+class Judge(TrainerCallback):
+    """Scores dev after every epoch, remembers the best one, and stops when nothing gets better."""
+
+    def __init__(self, prepared: Prepared, collator: Any, watch: Watch, keep: bool):
+        self.prepared = prepared
+        self.collator = collator
+        self.watch = watch
+        self.keep = keep
+        self.epochs: list[dict[str, Any]] = []
+        self.reported: dict[str, Any] = {}
+        self.weights: dict[str, Any] = {}
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Tell whoever watches."""
+        self.watch.step()
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
+    ) -> None:
+        """Score dev, and the other splits where this epoch is the one to report."""
+        number = len(self.epochs) + 1
+        result = self._scored(model)
+        self.epochs.append({"epoch": number, **result})
+        self.watch.epoch(number, result["score"])
+        protocol = self.prepared.protocol
+        is_last = protocol.select == "last"
+        if is_last or not self.reported or result["score"] > self.reported["score"]:
+            self._report(model, {"epoch": number, **result})
+        if not is_last and number - self.reported["epoch"] >= protocol.patience:
+            control.should_training_stop = True
+
+    def _report(self, model: Any, result: dict[str, Any]) -> None:
+        self.reported = result
+        if self.keep:
+            self.weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        for split in self.prepared.task.others:
+            metrics, _ = self._measured(model, split)
+            self.reported["metrics"] |= {f"{name}_{split}": value for name, value in metrics.items()}
+
+    def _scored(self, model: Any) -> dict[str, Any]:
+        metrics, predictions = self._measured(model, "dev")
+        return {
+            "score": score_of(self.prepared.task, metrics),
+            "metrics": metrics,
+            "collapsed": is_collapsed(self.prepared.task, predictions),
+        }
+
+    def _measured(self, model: Any, split: str) -> tuple[dict[str, float], list[Any]]:
+        task = self.prepared.task
+        labels = task.splits[split].labels
+        predictions = decided(task.kind, logits_of(model, self.prepared.splits[split].rows, self.collator))
+        if task.kind == "tagging":
+            predictions = completed(predictions, labels, int(constant_answer(task)))
+        return measured(task, labels, predictions), predictions
+
+    def record(self, learning_rate: float, seed: int) -> Cell:
+        """Return what is to be written down."""
+        prepared, reported = self.prepared, self.reported
+        return Cell(
+            encoder=prepared.encoder.name,
+            task=prepared.task.name,
+            learning_rate=learning_rate,
+            seed=seed,
+            score=self._final_score(),
+            metrics=finite(reported["metrics"]),
+            epoch=reported["epoch"],
+            collapsed=reported["collapsed"],
+            epochs=[{**epoch, "metrics": finite(epoch["metrics"])} for epoch in self.epochs],
+            batch_size=prepared.batch_size,
+            max_length=prepared.max_length,
+        )
+
+    def _final_score(self) -> float:
+        """Return the mean over GLUE's dev splits: MNLI's score is that of both, a test set is never part of it."""
+        metrics, task = self.reported["metrics"], self.prepared.task
+        if "mismatched" not in task.others:
+            return float(self.reported["score"])
+        other = score_of(task, {name: metrics[f"{name}_mismatched"] for name in task.metrics})
+        return (float(self.reported["score"]) + other) / 2
+
+    def restored(self, model: Any) -> Any:
+        """Return the model with the weights of the reported epoch."""
+        model.load_state_dict(self.weights)
+        return model

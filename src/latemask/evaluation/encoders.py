@@ -1,0 +1,226 @@
+"""ENCODER on a command line → an encoder that can be given a task's head.
+
+A run folder, an exported folder, any Hugging Face folder or Hub id; or `random:X`, the never-trained control, where X
+is a recipe, a run or a folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import set_seed as set_all_seeds
+
+from latemask.console import printable, say
+from latemask.errors import UserError
+from latemask.evaluation.tasks import Task
+from latemask.exporting import export
+from latemask.files import sha256_of
+from latemask.model.base import stock_config
+from latemask.model.build import complete_recipe, encoder_config
+from latemask.model.load import is_ours, model_type
+from latemask.recipe import Recipe, find_recipe, load_recipe
+from latemask.run_folder import RunFolder
+from latemask.text.builtin import BuiltinReader
+from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, train_tokenizer, vocabulary_of
+
+RANDOM = "random:"
+_HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors"]
+_WEIGHTS = "*.safetensors"
+_ROBERTA_LIKE = ("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder and its tokenizer. `folder` is None for weights that nobody trained."""
+
+    name: str
+    folder: Path | None
+    config: Any
+    tokenizer: Any
+    checksum: str
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its weights are drawn, by the seed of each run."""
+        return self.folder is None
+
+    @property
+    def width(self) -> int:
+        """Hidden size."""
+        return int(self.config.hidden_size)
+
+    @property
+    def longest(self) -> int:
+        """The longest input it takes, in tokens."""
+        return longest_input(self.config, self.tokenizer)
+
+    def with_head(self, task: Task, seed: int) -> Any:
+        """Return the stock model for a task; `seed` draws its head, and all of it where nothing was trained."""
+        kind = AutoModelForTokenClassification if task.kind == "tagging" else AutoModelForSequenceClassification
+        return self._build(kind, seed, _head_settings(task))
+
+    def plain(self, seed: int = 0) -> Any:
+        """Return the encoder alone."""
+        return self._build(AutoModel, seed, {})
+
+    def untrained(self) -> Encoder:
+        """Return the same architecture with weights that nobody trained."""
+        return Encoder(f"{RANDOM}{self.name}", None, self.config, self.tokenizer, "")
+
+    def _build(self, kind: Any, seed: int, settings: dict[str, Any]) -> Any:
+        set_all_seeds(seed)
+        if self.folder is None:
+            config = type(self.config).from_dict({**self.config.to_dict(), **settings})
+            return kind.from_config(config)
+        safe = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+        folder = str(self.folder)
+        return _or_say(self.name, lambda: kind.from_pretrained(folder, **safe, **settings))
+
+
+def longest_input(config: Any, tokenizer: Any) -> int:
+    """Return the most tokens that a stock encoder takes."""
+    positions = int(getattr(config, "max_position_embeddings", 0) or 2**31)
+    if config.model_type in _ROBERTA_LIKE:
+        positions -= config.pad_token_id + 1
+    return max(1, min(positions, int(min(tokenizer.model_max_length, 2**31))))
+
+
+def _head_settings(task: Task) -> dict[str, Any]:
+    if task.kind == "regression":
+        return {"num_labels": 1, "problem_type": "regression"}
+    names = dict(enumerate(task.labels))
+    settings: dict[str, Any] = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
+    if task.kind == "classification":
+        settings["problem_type"] = "single_label_classification"
+    return {"num_labels": len(names), **settings}
+
+
+def _or_say(name: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as error:  # transformers and safetensors raise many kinds for a damaged file
+        reason = printable(" ".join(str(error).split())[:200])
+        raise UserError(f"the encoder '{printable(name)}' cannot be loaded: {reason}") from None
+
+
+def open_encoders(given: Sequence[str], tokenizer: str | None = None) -> list[Encoder]:
+    """Open encoders by what a user calls them; `tokenizer` is for `random:` ones.
+
+    Without it, one that has none takes that of the first trained encoder, so that the two can be compared.
+    """
+    if doubled := [name for name in given if list(given).count(name) > 1]:
+        raise UserError(f"the encoder '{printable(doubled[0])}' is given twice")
+    if tokenizer is not None and not any(name.startswith(RANDOM) for name in given):
+        raise UserError("--tokenizer is for random: encoders; a trained one has its own")
+    trained = {name: _trained(name) for name in given if not name.startswith(RANDOM)}
+    shared = next((encoder.tokenizer for encoder in trained.values()), None)
+    return [trained[name] if name in trained else _random(name, tokenizer, shared) for name in given]
+
+
+def _trained(given: str) -> Encoder:
+    folder = _folder(given)
+    config = stock_config(str(folder))
+    if not hasattr(config, "hidden_size"):
+        raise UserError(f"'{printable(given)}' holds a '{config.model_type}' model, which is no text encoder")
+    return Encoder(given, folder, config, load_tokenizer(folder), _checksum(folder))
+
+
+def _folder(given: str) -> Path:
+    path = Path(given)
+    if not path.exists():
+        return _from_hub(given)
+    if not path.is_dir():
+        raise UserError(f"{printable(given)} is a file, not an encoder's folder")
+    run = RunFolder(path)
+    is_run = run.recipe_file.is_file() or run.model.is_dir() or run.checkpoints.is_dir()
+    if not is_run and model_type(path) and not is_ours(path):
+        return path
+    if run.is_finished() and (run.encoder / "config.json").is_file():
+        return run.encoder
+    aside = tempfile.mkdtemp(prefix="latemask-")
+    atexit.register(shutil.rmtree, aside, ignore_errors=True)
+    return export(path, out=Path(aside) / "encoder")
+
+
+def _from_hub(given: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(given, allow_patterns=_HUB_FILES))
+    except Exception as error:  # whatever the Hub's client raises, also for what is no id at all
+        reason = printable(" ".join(str(error).split())[:120])
+        raise UserError(
+            f"no encoder at '{printable(given)}': not a folder here, and not to be had from the Hub ({reason})"
+        ) from None
+
+
+def _checksum(folder: Path) -> str:
+    """Return one checksum for config, weights and tokenizer."""
+    weights = sorted(folder.glob(_WEIGHTS))
+    if not weights:
+        raise UserError(f"{printable(str(folder))}: no safetensors in it; latemask opens no pickled weights")
+    files = [folder / "config.json", *weights, *(folder / name for name in ("tokenizer.json",))]
+    digests = [sha256_of(file.resolve()) for file in files if file.is_file()]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
+    name = given.removeprefix(RANDOM)
+    if (Path(name) / "config.json").is_file() and not is_ours(Path(name)):
+        if tokenizer is not None:
+            raise UserError(f"--tokenizer: '{name}' has its own")
+        config = stock_config(name)
+        return _untrained(given, config, load_tokenizer(name))
+    run = RunFolder(Path(name) if Path(name).is_dir() else Path(name).parent)
+    recipe = load_recipe(run.recipe_file if Path(name).is_dir() else find_recipe(name))
+    return _from_recipe(given, recipe, _tokenizer_for(given, recipe, run, tokenizer, shared))
+
+
+def _untrained(given: str, config: Any, tokenizer: Any) -> Encoder:
+    parts = config.to_json_string() + tokenizer.backend_tokenizer.to_str()
+    return Encoder(given, None, config, tokenizer, hashlib.sha256(parts.encode()).hexdigest())
+
+
+def _from_recipe(given: str, recipe: Recipe, tokenizer: Any) -> Encoder:
+    vocabulary = vocabulary_of(tokenizer)
+    recipe = complete_recipe(recipe, vocabulary)
+    if recipe.encoder.init is not None:
+        return _untrained(given, AutoConfig.from_pretrained(recipe.encoder.init), tokenizer)
+    return _untrained(given, encoder_config(recipe.encoder, vocabulary), tokenizer)
+
+
+def _tokenizer_for(given: str, recipe: Recipe, run: RunFolder, tokenizer: str | None, shared: Any) -> Any:
+    if tokenizer is not None:
+        return load_tokenizer(_tokenizer_folder(tokenizer))
+    if run.recipe_file.is_file() and run.record:
+        return load_tokenizer(run.tokenizer_folder(run.model))
+    if shared is not None:
+        return shared
+    say(
+        f"{printable(given)} comes without a tokenizer: one is trained on the builtin text. "
+        "To compare with an encoder, take its own: --tokenizer ENCODER"
+    )
+    return builtin_tokenizer(recipe.encoder.vocab_size)
+
+
+def _tokenizer_folder(given: str) -> str:
+    """Return where the tokenizer of a run, of an encoder or of a data folder is; else `given` itself."""
+    for inside in ("", "tokenizer", "encoder", "model"):
+        if (Path(given) / inside / "tokenizer.json").is_file():
+            return str(Path(given) / inside)
+    return given
+
+
+def builtin_tokenizer(vocab_size: int | None) -> Any:
+    """Train a tokenizer on the builtin text, of at most `vocab_size` pieces."""
+    texts = [document.text for document in BuiltinReader().run()]
+    return train_tokenizer(texts, vocab_size) if vocab_size else fill_vocabulary(texts, None)

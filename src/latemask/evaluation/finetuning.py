@@ -1,0 +1,192 @@
+"""`latemask finetune`: an encoder and a labelled task → scores with their spread, and the best model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from latemask.console import printable, say
+from latemask.errors import UserError, nearest
+from latemask.evaluation.cells import Prepared
+from latemask.evaluation.display import as_csv, as_markdown, show
+from latemask.evaluation.encoders import RANDOM, open_encoders
+from latemask.evaluation.glue_files import load_glue
+from latemask.evaluation.grid import Saver, run_grid
+from latemask.evaluation.own_files import load_own, load_tagging
+from latemask.evaluation.protocol import Protocol, Select
+from latemask.evaluation.results import Cell, Results
+from latemask.evaluation.tasks import GLUE, Kind, Task
+from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
+from latemask.text.tokenizer import save_tokenizer
+
+RESULTS, TABLE, CSV = "results.json", "results.md", "results.csv"
+MODEL = "model"
+LOCK = ".lock"
+TASK_FILE = "latemask-task.json"
+
+
+def finetune(
+    encoder: str,
+    *,
+    task: str | None = None,
+    data: Path | None = None,
+    train: Path | None = None,
+    dev: Path | None = None,
+    test: Path | None = None,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    task_type: Kind | None = None,
+    out: Path | None = None,
+    seeds: int = 3,
+    lrs: Sequence[float] | None = None,
+    epochs: int = 10,
+    patience: int = 3,
+    select: Select = "best",
+    batch_size: int | None = None,
+    max_length: int | None = None,
+    max_train: int | None = None,
+    tokenizer: str | None = None,
+    overwrite: bool = False,
+) -> Results:
+    """Fine-tune an encoder on a GLUE task or on your own labelled files, over several seeds.
+
+    Args:
+        encoder: Run folder, exported folder, any Hugging Face encoder folder or Hub id, or random:RECIPE.
+        task: A GLUE task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
+        data: Folder with GLUE in its own layout (FOLDER/SST-2/train.tsv); by default it comes from the Hub.
+        train: Your own training file, instead of --task: CSV, TSV, JSONL or Parquet; CoNLL for tagging.
+        dev: Your own file to choose by and to report.
+        test: Your own file that is scored, too, and chooses nothing.
+        text: Column with the text; in CoNLL files the number of the column, by default the first.
+        text_pair: Column with a second text.
+        label: Column with the label; in CoNLL files the number of the column, by default the last.
+        task_type: Of your own task; by default recognised from the labels.
+        out: Folder to write; by default finetuned/ and the names of encoder and task.
+        seeds: How many runs, with seeds 0, 1, 2 and so on.
+        lrs: Peak learning rates to try; by default one that suits the encoder's size.
+        epochs: Most passes over the training rows.
+        patience: Epochs without a better dev score before a run stops.
+        select: Epoch that is reported: best on dev, or last.
+        batch_size: Rows a step; by default 16 below 10,000 training rows and 32 above.
+        max_length: Tokens of a text, longer ones are cut; by default what the encoder takes, 512 at most.
+        max_train: Train on so many rows only, chosen at random, for a quick look.
+        tokenizer: Tokenizer for a random: encoder: that of a run, an encoder or a data folder.
+        overwrite: Start again where results are.
+    """
+    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train)
+    refuse_seeds(seeds)
+    files = {"train": train, "dev": dev, "test": test}
+    loaded = _load_task(task, data, {n: Path(f) for n, f in files.items() if f}, text, text_pair, label, task_type)
+    loaded = loaded.limited(max_train)
+    (opened,) = open_encoders([encoder], tokenizer)
+    out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
+    with begin(out, protocol, overwrite) as results:
+        run_grid([opened], [loaded], lrs, seeds, results, _keep_best(out / MODEL, results))
+        write_tables(results)
+    show(results)
+    say(f"results: {out / RESULTS}\nmodel:   {out / MODEL}  (the best run on dev; latemask predict takes it)")
+    return results
+
+
+def checked_protocol(
+    epochs: int, patience: int, select: Select, batch_size: int | None, max_length: int | None, max_train: int | None
+) -> Protocol:
+    """Return the protocol that the options mean."""
+    protocol = Protocol(epochs, patience, select, batch_size, max_length, max_train)
+    protocol.check()
+    return protocol
+
+
+def refuse_seeds(seeds: int) -> None:
+    """There must be one at least."""
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: one at least")
+
+
+def _load_task(
+    task: str | None,
+    data: Path | None,
+    files: dict[str, Path],
+    text: str | None,
+    text_pair: str | None,
+    label: str | None,
+    kind: Kind | None,
+) -> Task:
+    if task is not None:
+        if given := [f"--{name}" for name in files] or [
+            option for option, value in (("--text", text), ("--label", label), ("--task-type", kind)) if value
+        ]:
+            raise UserError(f"--task {task} has its own files and columns: leave {given[0]} away")
+        if task not in GLUE:
+            raise UserError(f"unknown task '{printable(task)}'{nearest(task, GLUE)}; your own is --train and --dev")
+        return load_glue(task, Path(data) if data else None)
+    if data is not None:
+        raise UserError("--data is for --task; your own files are --train and --dev")
+    if missing := [f"--{name}" for name in ("train", "dev") if name not in files]:
+        raise UserError(f"missing {' and '.join(missing)}: give --task NAME, or --train, --dev, --text and --label")
+    if kind == "tagging":
+        if text_pair:
+            raise UserError("--text-pair: tagging has one text")
+        return load_tagging(files, text, label)
+    if not text or not label:
+        raise UserError("say which columns hold text and label: --text and --label (--task-type tagging for CoNLL)")
+    return load_own(files, text, text_pair, label, kind)
+
+
+def _short(encoder: str) -> str:
+    """Return a folder's name for an encoder: runs/small/encoder is small."""
+    path = Path(encoder.removeprefix(RANDOM))
+    name = path.parent.name if path.name in ("encoder", "model", "recipe.yaml") and path.parent.name else path.stem
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "encoder"
+    return f"random-{name}" if encoder.startswith(RANDOM) else name
+
+
+@contextmanager
+def begin(out: Path, protocol: Protocol, overwrite: bool) -> Iterator[Results]:
+    """Take a folder for results, this process alone; go on with those that are there, unless told to start again."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{printable(str(out))} is a file, not a folder")
+    is_ours = (out / RESULTS).exists()
+    if out.is_dir() and not is_ours and any(path.name != LOCK for path in out.iterdir()):
+        raise UserError(f"{printable(str(out))} is not empty and holds no results; choose another --out")
+    lock = exclusive_lock(out / LOCK, f"{printable(str(out))} is in use by another process")
+    try:
+        if overwrite and is_ours:
+            shutil.rmtree(out / MODEL, ignore_errors=True)
+            for name in (TABLE, CSV, RESULTS):  # the one that says that the folder is ours goes last
+                (out / name).unlink(missing_ok=True)
+        yield Results.begin(out / RESULTS, protocol)
+    finally:
+        lock.release()
+
+
+def write_tables(results: Results) -> None:
+    """Write the table beside the results, as Markdown and CSV."""
+    results.write()
+    write_text_atomically(results.path.with_name(TABLE), as_markdown(results))
+    write_text_atomically(results.path.with_name(CSV), as_csv(results))
+
+
+def _keep_best(folder: Path, results: Results) -> Saver:
+    """Return what saves a model that is better on dev than all before it."""
+
+    def save(cell: Cell, model: Any, prepared: Prepared) -> None:
+        if any(other.score >= cell.score for other in results.cells) and folder.is_dir():
+            return
+        aside = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        model.save_pretrained(str(aside))
+        save_tokenizer(prepared.encoder.tokenizer, aside)
+        task = prepared.task
+        write_json_atomically(
+            aside / TASK_FILE,
+            {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length},
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+
+    return save

@@ -1,0 +1,160 @@
+"""GLUE tasks from a folder in GLUE's own layout, or from the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from latemask.console import printable
+from latemask.errors import UserError
+from latemask.evaluation.tables import checksum, open_source, place, split_at_tabs, whole_lines
+from latemask.evaluation.tasks import COLA_COLUMNS, GLUE, Examples, GlueTask, Task, number_of, refuse_one_class
+from latemask.text.sources import Source
+
+_HUB = "nyu-mll/glue"
+_MOST_SKIPPED = 0.01  # GLUE's own QQP has a few dozen torn rows; a file with more is not what it should be
+_SAME_SIZE = 0.001
+
+
+def load_glue(name: str, data: Path | None) -> Task:
+    """Read a GLUE task from `data`, or from the Hub without one."""
+    glue = GLUE[name]
+    task = _from_hub(glue) if data is None else _from_folder(glue, _folder(glue, data))
+    refuse_one_class(task)
+    return task
+
+
+def tasks_present(data: Path) -> list[str]:
+    """Return the tasks that a folder holds, in GLUE's order."""
+    if not data.is_dir():
+        raise UserError(f"{printable(str(data))}: no such folder")
+    return [name for name, glue in GLUE.items() if _find(glue, data)]
+
+
+def _find(glue: GlueTask, data: Path) -> Path | None:
+    """Return the folder of a task, whether it is spelled SST-2, sst2 or sst_2."""
+    wanted = glue.folder.lower().replace("-", "")
+    candidates = [data, *sorted(path for path in data.iterdir() if path.is_dir())]
+    plain = (path for path in candidates if path.resolve().name.lower().replace("-", "").replace("_", "") == wanted)
+    return next((path for path in plain if (path / "train.tsv").is_file()), None)
+
+
+def _folder(glue: GlueTask, data: Path) -> Path:
+    present = tasks_present(data)
+    if glue.name not in present:
+        there = f"it holds {', '.join(present)}" if present else "GLUE's layout is FOLDER/SST-2/train.tsv and so on"
+        raise UserError(f"{printable(str(data))}: no {glue.folder}/train.tsv; {there}")
+    found = _find(glue, data)
+    assert found is not None
+    return found
+
+
+def _from_folder(glue: GlueTask, folder: Path) -> Task:
+    train = _examples(glue, folder / "train.tsv").without_empty()
+    dev = _examples(glue, folder / f"{glue.dev}.tsv")
+    other = folder / f"{glue.other_dev}.tsv"
+    others = {"mismatched": _examples(glue, other)} if glue.other_dev and other.is_file() else {}
+    return _task(glue, train, dev, others)
+
+
+def _task(glue: GlueTask, train: Examples, dev: Examples, others: dict[str, Examples]) -> Task:
+    parts = []
+    if (rows := len(train) + train.empty + train.skipped) < glue.train_rows * (1 - _SAME_SIZE):
+        parts.append(f"{rows:,} of {glue.train_rows:,} training rows")
+    if abs(len(dev) - glue.dev_rows) > glue.dev_rows * _SAME_SIZE:
+        parts.append(f"{len(dev):,} dev rows, GLUE has {glue.dev_rows:,}")
+    return Task(
+        glue.name,
+        glue.kind,
+        glue.labels,
+        glue.metrics,
+        train,
+        dev,
+        others,
+        part="; ".join(parts),
+        columns={"text": glue.text, "text_pair": glue.pair},
+    )
+
+
+def _examples(glue: GlueTask, path: Path) -> Examples:
+    source = open_source(path)
+    rows = split_at_tabs(whole_lines(source))
+    start, first = next(rows, (1, []))
+    columns = _columns(glue, first, source)
+    examples = Examples(printable(str(path)), [], [] if glue.pair else None, [], checksum(source))
+    skipped = 0
+    for number, row in _data_rows(glue, start, first, rows):
+        if len(row) <= max(columns):
+            skipped += 1
+            continue
+        examples.texts.append(row[columns[0]])
+        examples.labels.append(_label(glue, row[columns[1]], place(source, number)))
+        if examples.pairs is not None:
+            examples.pairs.append(row[columns[2]])
+    if not len(examples) or skipped > _MOST_SKIPPED * (len(examples) + skipped):
+        raise UserError(
+            f"{source.label}: {skipped:,} rows of {len(examples) + skipped:,} lack columns; it is no "
+            f"{glue.folder} file of GLUE"
+        )
+    return _counted(examples, skipped)
+
+
+def _counted(examples: Examples, skipped: int) -> Examples:
+    return replace(examples, empty=len(examples.empty_rows()), skipped=skipped)
+
+
+def _has_header(glue: GlueTask, first: list[str]) -> bool:
+    return glue.name != "cola" or {glue.text, glue.label} <= set(first)
+
+
+def _data_rows(
+    glue: GlueTask, number: int, first: list[str], rows: Iterator[tuple[int, list[str]]]
+) -> Iterator[tuple[int, list[str]]]:
+    if not _has_header(glue, first):
+        yield number, first
+    yield from rows
+
+
+def _columns(glue: GlueTask, first: list[str], source: Source) -> list[int]:
+    """Return where text, label and pair are."""
+    names = first if _has_header(glue, first) else list(COLA_COLUMNS)
+    wanted = [glue.text, glue.label, *([glue.pair] if glue.pair else [])]
+    if missing := [name for name in wanted if name not in names]:
+        there = ", ".join(repr(printable(name)) for name in names[:20]) or "none"
+        raise UserError(f"{source.label}: no column '{missing[0]}'; it has {there}")
+    return [names.index(name) for name in wanted]
+
+
+def _label(glue: GlueTask, value: str, where: str) -> int | float:
+    if not glue.labels:
+        return number_of(value, where)
+    if value not in glue.labels:
+        raise UserError(f"{where}: the label '{printable(value)}' is none of {glue.name}'s {', '.join(glue.labels)}")
+    return glue.labels.index(value)
+
+
+def _from_hub(glue: GlueTask) -> Task:
+    from datasets import load_dataset
+
+    try:
+        splits = load_dataset(_HUB, glue.name)
+    except Exception as error:  # whatever the Hub's client raises
+        reason = printable(" ".join(str(error).split())[:150])
+        raise UserError(
+            f"GLUE cannot be had from the Hub ({reason}); give a folder in GLUE's layout: --data FOLDER"
+        ) from None
+    dev = "validation" + glue.dev.removeprefix("dev")
+    others = {"mismatched": _hub_examples(glue, splits, "validation_mismatched")} if glue.other_dev else {}
+    train = _hub_examples(glue, splits, "train").without_empty()
+    return _task(glue, train, _hub_examples(glue, splits, dev), others)
+
+
+def _hub_examples(glue: GlueTask, splits: Any, split: str) -> Examples:
+    rows = splits[split]
+    text, pair = glue.hub_columns or (glue.text, glue.pair)
+    pairs = list(rows[pair]) if pair else None
+    return _counted(
+        Examples(f"{_HUB}/{glue.name}/{split}", list(rows[text]), pairs, list(rows["label"]), rows._fingerprint), 0
+    )

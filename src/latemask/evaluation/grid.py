@@ -1,0 +1,113 @@
+"""All cells of a table, one after another: those that are done are not run again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from latemask.console import printable, say
+from latemask.errors import Interrupted
+from latemask.evaluation.cells import Prepared, prepare_task, run_cell
+from latemask.evaluation.encoders import Encoder
+from latemask.evaluation.progress import GridWatch
+from latemask.evaluation.protocol import checked_rates
+from latemask.evaluation.records import encoder_record, task_record
+from latemask.evaluation.results import Cell, Results
+from latemask.evaluation.tasks import Task
+
+Saver = Callable[[Cell, Any, Prepared], None]
+
+
+class _Wanted(NamedTuple):
+    """The cells that are missing for one encoder on one task."""
+
+    encoder: Encoder
+    task: Task
+    runs: list[tuple[float, int]]
+    steps: int
+    """Of one run, if it does not stop early."""
+
+
+def run_grid(
+    encoders: Sequence[Encoder],
+    tasks: Sequence[Task],
+    rates: Sequence[float] | None,
+    seeds: int,
+    results: Results,
+    save: Saver | None = None,
+) -> None:
+    """Run what is missing of encoders x tasks x learning rates x seeds; `save` gets each model that was fine-tuned."""
+    for task in tasks:
+        for encoder in encoders:
+            results.enter(encoder_record(encoder), task_record(task))
+    results.write()
+    wanted = [_missing(encoder, task, rates, seeds, results) for task in tasks for encoder in encoders]
+    count = sum(len(one.runs) for one in wanted)
+    if results.cells:
+        say(f"{len(results.cells):,} runs are done already, {count:,} to go")
+    try:
+        with _terminated_as_interrupted(), GridWatch(count, sum(len(one.runs) * one.steps for one in wanted)) as watch:
+            for one in wanted:
+                _run(one, results, watch, save)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped; {len(results.cells):,} finished runs are in {printable(str(results.path))}. "
+            "The same command goes on from there",
+            signal.SIGINT,
+        ) from None
+
+
+def _missing(encoder: Encoder, task: Task, rates: Sequence[float] | None, seeds: int, results: Results) -> _Wanted:
+    runs = [
+        (rate, seed)
+        for rate in checked_rates(rates, encoder.width)
+        for seed in range(seeds)
+        if not results.has((encoder.name, task.name, rate, seed))
+    ]
+    protocol = results.protocol
+    an_epoch = -(-len(task.train) // protocol.batch_for(len(task.train)))
+    return _Wanted(encoder, task, runs, an_epoch * protocol.epochs)
+
+
+def _run(one: _Wanted, results: Results, watch: GridWatch, save: Saver | None) -> None:
+    if not one.runs:
+        return
+    prepared = prepare_task(one.encoder, one.task, results.protocol)
+    _say_what_was_cut(prepared)
+    results.note_cut(one.encoder.name, one.task.name, {name: rows.cut for name, rows in prepared.splits.items()})
+    for rate, seed in one.runs:
+        watch.begin(f"{one.task.name} {printable(one.encoder.name)} lr {rate:g} seed {seed}", one.steps)
+        cell, model = run_cell(prepared, rate, seed, watch, keep=save is not None)
+        watch.end()
+        if save is not None:
+            save(cell, model, prepared)
+        results.add(cell)
+
+
+def _say_what_was_cut(prepared: Prepared) -> None:
+    for name, rows in prepared.splits.items():
+        if rows.cut:
+            say(
+                f"{prepared.task.splits[name].source}: {rows.cut:,} of {len(rows):,} texts are longer than "
+                f"{prepared.max_length} tokens and were cut (the longest has {rows.longest:,})"
+            )
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, as a cluster sends it, ends like Ctrl-C: with a word."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,164 @@
+"""Your own task: labelled files → examples. What kind of task it is shows in the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from latemask.console import printable, say
+from latemask.errors import UserError
+from latemask.evaluation.conll import read_conll
+from latemask.evaluation.tables import Table, checksum, read_table
+from latemask.evaluation.tasks import Examples, Kind, Task, number_of, refuse_one_class
+
+_MOST_CLASSES = 20  # whole numbers beyond this many different ones are amounts, not names
+METRICS: dict[Kind, tuple[str, ...]] = {
+    "classification": ("accuracy", "macro_f1"),
+    "regression": ("pearson", "spearman"),
+    "tagging": ("accuracy",),
+}
+SPAN_METRICS = ("span_f1", "accuracy")
+
+
+def load_own(
+    files: dict[str, Path],
+    text: str,
+    text_pair: str | None,
+    label: str,
+    kind: Kind | None,
+) -> Task:
+    """Read a task from tables: `files` by split, `train` and `dev` at least."""
+    tables = {split: read_table(path) for split, path in files.items()}
+    values = {split: _labels(table, label) for split, table in tables.items()}
+    kind = kind or _recognised(values["train"], tables["train"])
+    classes = _classes(values["train"]) if kind == "classification" else ()
+    examples = {
+        split: _examples(table, text, text_pair, _ids(kind, classes, values[split], table, tables["train"]))
+        for split, table in tables.items()
+    }
+    train, dev, *others = examples.values()
+    task = Task(
+        name=Path(files["train"]).parent.resolve().name or "own",
+        kind=kind,
+        labels=classes,
+        metrics=METRICS[kind],
+        train=train.without_empty(),
+        dev=dev,
+        others=dict(zip(("test",), others, strict=False)),
+        columns={"text": text, "text_pair": text_pair},
+        headline=METRICS[kind][:1] if kind == "classification" else (),
+    )
+    refuse_one_class(task)
+    return task
+
+
+def _labels(table: Table, label: str) -> list[Any]:
+    values = table.values(label, "--label")
+    for row, value in enumerate(values):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise UserError(f"{table.where(row)}: no label in '{label}'")
+        if isinstance(value, (list, dict)):
+            raise UserError(f"{table.where(row)}: the label is a {type(value).__name__}, not a name or a number")
+    return [value.strip() if isinstance(value, str) else value for value in values]
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _recognised(values: list[Any], table: Table) -> Kind:
+    """Regression where most labels have decimals, or are whole numbers of many kinds; classes otherwise."""
+    different = {str(value): _number(value) for value in values}
+    fractions = [number for number in different.values() if number is not None and number % 1]
+    numbers = [number for number in different.values() if number is not None]
+    is_regression = 2 * len(fractions) > len(different) or (
+        len(numbers) == len(different) and (bool(fractions) or len(different) > _MOST_CLASSES)
+    )
+    kind: Kind = "regression" if is_regression else "classification"
+    other = "classification" if is_regression else "regression"
+    say(
+        f"{table.source.label}: {len(different):,} different labels, so this is a {kind} "
+        f"(--task-type {other} would make it one)"
+    )
+    return kind
+
+
+def _name(value: Any) -> str:
+    """Return a class's name; 1.0, as tables with gaps write it, is 1."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _classes(values: list[Any]) -> tuple[str, ...]:
+    names = {_name(value) for value in values}
+    if all(_number(name) is not None for name in names):
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    return tuple(sorted(names))
+
+
+def _ids(kind: Kind, classes: tuple[str, ...], values: list[Any], table: Table, train: Table) -> list[int | float]:
+    if kind == "regression":
+        return [number_of(value, table.where(row)) for row, value in enumerate(values)]
+    ids = {name: number for number, name in enumerate(classes)}
+    for row, value in enumerate(values):
+        if _name(value) not in ids:
+            raise unseen(_name(value), table.where(row), train.source.label, classes)
+    return [ids[_name(value)] for value in values]
+
+
+def unseen(label: str, where: str, train: str, labels: Iterable[str]) -> UserError:
+    """Return what to say of a label that training never shows."""
+    known = list(labels)
+    shown = ", ".join(map(printable, known[:10])) + (" …" if len(known) > 10 else "")
+    return UserError(f"{where}: the label '{printable(label)}' is not in {train}, which has {shown}")
+
+
+def _examples(table: Table, text: str, text_pair: str | None, labels: list[Any]) -> Examples:
+    texts = _texts(table, text, "--text")
+    pairs = _texts(table, text_pair, "--text-pair") if text_pair else None
+    examples = Examples(table.source.label, texts, pairs, labels, checksum(table.source))
+    if empty := examples.empty_rows():
+        say(f"{table.where(empty[0])}: no text; {len(empty):,} of {len(examples):,} rows have none")
+    return replace(examples, empty=len(empty))
+
+
+def _texts(table: Table, name: str, option: str) -> list[str]:
+    values = table.values(name, option)
+    for row, value in enumerate(values):
+        if isinstance(value, (list, dict)):
+            raise UserError(f"{table.where(row)}: '{name}' is a {type(value).__name__}, not a text")
+    return ["" if value is None else str(value) for value in values]
+
+
+def load_tagging(files: dict[str, Path], text: str | None, label: str | None) -> Task:
+    """Read a tagging task from CoNLL files: a word and its tag in every line, an empty line between sentences."""
+    read = {split: read_conll(path, text, label) for split, path in files.items()}
+    tags = tuple(sorted({tag for sentence in read["train"].tags for tag in sentence}))
+    ids = {tag: number for number, tag in enumerate(tags)}
+    examples = {}
+    for split, file in read.items():
+        for sentence, numbers in zip(file.tags, file.numbers, strict=True):
+            for tag, number in zip(sentence, numbers, strict=True):
+                if tag not in ids:
+                    raise unseen(tag, f"{file.source}:{number}", read["train"].source, tags)
+        labels = [[ids[tag] for tag in sentence] for sentence in file.tags]
+        examples[split] = Examples(file.source, file.words, None, labels, file.checksum)
+    train, dev, *others = examples.values()
+    is_spans = any(tag[:2] in ("B-", "I-", "S-", "U-") for tag in tags)
+    task = Task(
+        name=Path(files["train"]).parent.resolve().name or "own",
+        kind="tagging",
+        labels=tags,
+        metrics=SPAN_METRICS if is_spans else METRICS["tagging"],
+        train=train,
+        dev=dev,
+        others=dict(zip(("test",), others, strict=False)),
+        columns={"text": text, "label": label},
+        headline=("span_f1",) if is_spans else (),
+    )
+    refuse_one_class(task)
+    return task

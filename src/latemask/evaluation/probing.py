@@ -1,0 +1,142 @@
+"""`latemask probe`: what a frozen encoder knows, by linear probes on the builtin text, against a random encoder."""
+
+from __future__ import annotations
+
+import json as json_format
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from latemask.console import printable, progress_bar
+from latemask.errors import UserError
+from latemask.evaluation.builtin_tasks import ProbeTask, builtin_documents, probe_tasks
+from latemask.evaluation.encoders import Encoder, open_encoders
+from latemask.evaluation.features import featurize, make_collator
+from latemask.evaluation.predictions import batches_by_length, evaluating
+from latemask.evaluation.results import ProbeResult, write_probe
+from latemask.evaluation.tasks import Examples
+
+_TEST_SHARE = 0.25
+_MOST_TOKENS = 128
+
+
+def probe(
+    encoder: str,
+    *,
+    examples: int = 2000,
+    splits: int = 5,
+    tokenizer: str | None = None,
+    out: Path | None = None,
+    json: bool = False,
+) -> list[ProbeResult]:
+    """Probe a frozen encoder on three small tasks made from text on this machine, against a random encoder.
+
+    Args:
+        encoder: Run folder, exported folder, any Hugging Face encoder folder or Hub id.
+        examples: Examples of each task.
+        splits: How often training and test documents are drawn anew.
+        tokenizer: Tokenizer for a random: encoder.
+        out: File to write the record to, as JSON.
+        json: Print the record instead of a table.
+    """
+    if examples < 200:
+        raise UserError(f"--examples {examples}: a probe needs 200 at least")
+    if splits < 1:
+        raise UserError(f"--splits {splits}: one at least")
+    (opened,) = open_encoders([encoder], tokenizer)
+    tasks = probe_tasks(builtin_documents(), examples)
+    results = probed(opened, tasks, splits)
+    record = write_probe(None if out is None else Path(out), opened.name, opened.checksum, results)
+    print(json_format.dumps(record, indent=2)) if json else show_probes(results)
+    return results
+
+
+def probed(encoder: Encoder, tasks: list[ProbeTask], splits: int) -> list[ProbeResult]:
+    """Probe an encoder and an untrained one of the same shape."""
+    pair = (encoder.plain(), encoder.untrained().plain())
+    results = []
+    with progress_bar("{task.fields[state]}") as bar:
+        shown = bar.add_task("probing", total=len(tasks) * len(pair), state="")
+        for task in tasks:
+            scores = []
+            for model in pair:
+                bar.update(shown, state=task.name)
+                scores.append(_accuracies(_vectors(model, encoder, task), task, splits))
+                bar.advance(shown)
+            results.append(_result(task, *scores))
+    return results
+
+
+def _result(task: ProbeTask, encoder: list[float], random: list[float]) -> ProbeResult:
+    majority = float(np.bincount(task.labels).max() / len(task.labels))
+    return ProbeResult(task.name, task.question, len(task.labels), majority, encoder, random)
+
+
+def _vectors(model: Any, encoder: Encoder, task: ProbeTask) -> np.ndarray:
+    """Return a vector for each text; for a pair how the two differ and agree, which is what a line can separate."""
+    first = _pooled(model, encoder, task.texts)
+    if task.pairs is None:
+        return first
+    second = _pooled(model, encoder, task.pairs)
+    return np.concatenate([np.abs(first - second), first * second], 1)
+
+
+def _pooled(model: Any, encoder: Encoder, texts: list[str]) -> np.ndarray:
+    """Return the mean of the last hidden states over each text's tokens."""
+    length = min(encoder.longest, _MOST_TOKENS)
+    rows = featurize(
+        Examples("builtin", texts, None, [0] * len(texts)), "classification", encoder.tokenizer, length
+    ).rows
+    collator = make_collator("classification", encoder.tokenizer)
+    found: np.ndarray = np.empty((len(rows), encoder.width), np.float32)
+    with evaluating(model):
+        for batch in batches_by_length(rows):
+            inputs = collator([rows[row] for row in batch])
+            inputs.pop("labels")
+            states = model(**{name: value.to(model.device) for name, value in inputs.items()}).last_hidden_state
+            mask = inputs["attention_mask"].to(states.device, states.dtype)[..., None]
+            found[batch] = ((states * mask).sum(1) / mask.sum(1)).float().cpu().numpy()
+    return found
+
+
+def _accuracies(vectors: np.ndarray, task: ProbeTask, splits: int) -> list[float]:
+    """Train a linear classifier on some documents and test it on others, several times."""
+    drawn = GroupShuffleSplit(splits, test_size=_TEST_SHARE, random_state=0).split(vectors, task.labels, task.groups)
+    found = []
+    for train, test in drawn:
+        line = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=300))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            line.fit(vectors[train], task.labels[train])
+        found.append(float(line.score(vectors[test], task.labels[test])))
+    return found
+
+
+def show_probes(results: list[ProbeResult]) -> None:
+    """Print the table."""
+    table = Table()
+    table.add_column("probe: accuracy, per cent")
+    for name in ("this encoder", "random encoder", "majority"):
+        table.add_column(name, justify="right")
+    for result in results:
+        table.add_row(
+            Text(printable(result.question)),
+            _spread(result.encoder),
+            _spread(result.random),
+            f"{100 * result.majority:.1f}",
+        )
+    Console(highlight=False).print(table)
+
+
+def _spread(scores: list[float]) -> str:
+    return f"{100 * float(np.median(scores)):.1f} ({100 * min(scores):.1f}–{100 * max(scores):.1f})"

@@ -1,0 +1,163 @@
+"""A file → its columns, by name, and where each row stands: CSV, TSV, JSONL, Parquet and Arrow, plain or compressed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latemask.errors import UserError
+from latemask.files import sha256_of
+from latemask.text.lines import LONGEST_LINE, Line, read_lines, unpacked
+from latemask.text.sources import Source, explain, find_sources
+from latemask.text.tasks import Piece
+
+_READ = ("csv", "tsv", "jsonl", "parquet", "arrow")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file."""
+
+    source: Source
+    columns: list[str]
+    rows: list[list[Any]]
+    numbers: list[int]
+    """Where each row ends: its line, or its number in a file that has no lines."""
+
+    def where(self, row: int) -> str:
+        """Return the file and the line of a row, for a message."""
+        return place(self.source, self.numbers[row])
+
+    def values(self, name: str, option: str) -> list[Any]:
+        """Return a column, or say which ones there are."""
+        if name not in self.columns:
+            there = ", ".join(repr(column) for column in self.columns[:20]) or "none"
+            raise UserError(f"{self.source.label}: no column '{name}' ({option}); it has {there}")
+        if self.columns.count(name) > 1:
+            raise UserError(f"{self.source.label}: the column '{name}' is there twice")
+        column = self.columns.index(name)
+        return [row[column] for row in self.rows]
+
+
+def place(source: Source, number: int) -> str:
+    """Return `file:line`, or the row where a file has no lines."""
+    return f"{source.label}: row {number}" if source.format in ("parquet", "arrow") else f"{source.label}:{number}"
+
+
+def open_source(path: str | Path, format: str | None = None) -> Source:
+    """Return one file by its path or URL."""
+    if Path(path).is_dir():
+        raise UserError(f"{path} is a folder; give one file")
+    (source, *more) = find_sources([path], format)
+    if more:
+        raise UserError(f"{path} means {len(more) + 1} files; give one")
+    return source
+
+
+def checksum(source: Source) -> str | None:
+    """Return the SHA-256 of a file of this machine."""
+    return sha256_of(Path(source.location)) if source.is_local else None
+
+
+def read_table(path: str | Path) -> Table:
+    """Read a file with a header (or, in JSONL, names in every line)."""
+    source = open_source(path)
+    if source.format not in _READ:
+        raise UserError(f"{source.label}: a table is needed: {', '.join(_READ)}, by the file's ending")
+    try:
+        table = _read(source)
+    except UserError:
+        raise
+    except Exception as error:  # decompressors and pyarrow have kinds of their own
+        raise explain(error, source) from None
+    if not table.rows:
+        raise UserError(f"{source.label}: holds no rows")
+    return table
+
+
+def _read(source: Source) -> Table:
+    if source.format in ("parquet", "arrow"):
+        return _columnar(source)
+    lines = whole_lines(source)
+    if source.format == "jsonl":
+        return _jsonl(lines, source)
+    if source.format == "tsv":
+        return _with_header(source, split_at_tabs(lines))
+    return _with_header(source, _split_csv(lines, source))
+
+
+def whole_lines(source: Source) -> Iterator[Line]:
+    """Yield the lines of a file; one that is longer than any text is an error."""
+    for line in read_lines(Piece(source)):
+        if not line.is_whole:
+            raise UserError(f"{line.where}: longer than {LONGEST_LINE:,} bytes")
+        yield line
+
+
+def split_at_tabs(lines: Iterator[Line]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, fields): TSV as IANA defines it and GLUE uses it; a quote is a character."""
+    for number, line in enumerate(lines, 1):
+        if text := line.text.rstrip("\r\n"):
+            yield number, text.split("\t")
+
+
+def _split_csv(lines: Iterator[Line], source: Source) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(LONGEST_LINE)
+    # Strict: a quote that is never closed would swallow the rest of the file without a word.
+    rows = csv.reader((line.text for line in lines), strict=True)
+    try:
+        for row in rows:
+            if row:
+                yield rows.line_num, row
+    except csv.Error as error:
+        raise UserError(f"{source.label}:{rows.line_num}: not CSV ({error})") from None
+
+
+def _with_header(source: Source, rows: Iterator[tuple[int, list[str]]]) -> Table:
+    _, columns = next(rows, (0, []))
+    table = Table(source, columns, [], [])
+    for number, row in rows:
+        if len(row) != len(columns):
+            hint = "; a comma in a text needs quotes around it" if source.format == "csv" else ""
+            raise UserError(f"{place(source, number)}: {len(row)} fields, and the header has {len(columns)}{hint}")
+        table.rows.append(row)
+        table.numbers.append(number)
+    return table
+
+
+def _jsonl(lines: Iterator[Line], source: Source) -> Table:
+    records, numbers = [], []
+    for number, line in enumerate(lines, 1):
+        if not line.text.strip():
+            continue
+        try:
+            record = json.loads(line.text)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise UserError(f"{place(source, number)}: not a JSON object; one is needed in every line")
+        records.append(record)
+        numbers.append(number)
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    return Table(source, columns, [[record.get(name) for name in columns] for record in records], numbers)
+
+
+def _columnar(source: Source) -> Table:
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+    with source.open() as raw, unpacked(raw, source.compression) as file:
+        data = pyarrow.BufferReader(file.read())
+    if source.format == "parquet":
+        table = parquet.read_table(data)
+    else:
+        is_file = data.read(6) == b"ARROW1"
+        data.seek(0)
+        table = (ipc.open_file if is_file else ipc.open_stream)(data).read_all()
+    values = [column.to_pylist() for column in table.columns]
+    rows = [list(row) for row in zip(*values, strict=True)]
+    return Table(source, list(table.column_names), rows, list(range(1, len(rows) + 1)))

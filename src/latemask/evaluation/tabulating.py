@@ -1,0 +1,78 @@
+"""`latemask glue`: the whole table, for one encoder or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from latemask.console import say
+from latemask.errors import UserError
+from latemask.evaluation.display import show
+from latemask.evaluation.encoders import open_encoders
+from latemask.evaluation.finetuning import RESULTS, begin, checked_protocol, refuse_seeds, write_tables
+from latemask.evaluation.glue_files import load_glue, tasks_present
+from latemask.evaluation.grid import run_grid
+from latemask.evaluation.protocol import Select
+from latemask.evaluation.results import Results
+from latemask.evaluation.tasks import GLUE, GlueName
+
+
+def glue(
+    encoders: Sequence[str],
+    *,
+    data: Path | None = None,
+    tasks: Sequence[GlueName] | None = None,
+    out: Path = Path("glue"),
+    seeds: int = 3,
+    lrs: Sequence[float] | None = None,
+    epochs: int = 10,
+    patience: int = 3,
+    select: Select = "best",
+    batch_size: int | None = None,
+    max_length: int | None = None,
+    max_train: int | None = None,
+    tokenizer: str | None = None,
+    overwrite: bool = False,
+) -> Results:
+    """Fine-tune one encoder or several on GLUE, and write the table.
+
+    Args:
+        encoders: Run folders, encoder folders, Hub ids, or random:RECIPE for a never-trained control.
+        data: Folder with GLUE in its own layout (FOLDER/SST-2/train.tsv); by default it comes from the Hub.
+        tasks: Which tasks; by default all that are there.
+        out: Folder to write results.json, results.md and results.csv into; the same command goes on there.
+        seeds: How many runs of each task, with seeds 0, 1, 2 and so on.
+        lrs: Peak learning rates to try; by default one that suits the encoder's size.
+        epochs: Most passes over the training rows.
+        patience: Epochs without a better dev score before a run stops.
+        select: Epoch that is reported: best on dev, or last.
+        batch_size: Rows a step; by default 16 below 10,000 training rows and 32 above.
+        max_length: Tokens of a text, longer ones are cut; by default what the encoder takes, 512 at most.
+        max_train: Train on so many rows of each task only, chosen at random, for a quick look.
+        tokenizer: Tokenizer for random: encoders: that of a run, an encoder or a data folder.
+        overwrite: Start again where results are.
+    """
+    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train)
+    refuse_seeds(seeds)
+    folder = Path(data) if data else None
+    names = _names(folder, tasks)
+    loaded = [load_glue(name, folder).limited(max_train) for name in names]
+    opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
+    with begin(Path(out), protocol, overwrite) as results:
+        run_grid(opened, loaded, lrs, seeds, results)
+        write_tables(results)
+    show(results)
+    say(f"results: {Path(out) / RESULTS}, .md and .csv")
+    return results
+
+
+def _names(data: Path | None, tasks: Sequence[str] | None) -> list[str]:
+    wanted = list(dict.fromkeys(tasks)) if tasks else None
+    if wanted is not None or data is None:
+        return wanted or list(GLUE)
+    present = tasks_present(data)
+    if not present:
+        raise UserError(f"{data}: holds no GLUE task; GLUE's layout is FOLDER/SST-2/train.tsv and so on")
+    if missing := [name for name in GLUE if name not in present]:
+        say(f"{data}: no {', '.join(missing)} in it; the table goes without")
+    return present

@@ -1,0 +1,182 @@
+"""What a task is: kind, labels, metrics and examples. GLUE is nine rows of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from latemask.console import printable
+from latemask.errors import UserError
+
+Kind = Literal["classification", "regression", "tagging"]
+GlueName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+
+ENTAILMENT = ("entailment", "not_entailment")
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One row of GLUE: where it is, what its columns are called, what is measured, how large the whole of it is."""
+
+    name: str
+    folder: str
+    text: str
+    pair: str | None
+    label: str
+    labels: tuple[str, ...]
+    """As the files write them, in the order of their ids on the Hub; none for a regression."""
+    metrics: tuple[str, ...]
+    train_rows: int
+    dev_rows: int
+    dev: str = "dev"
+    other_dev: str | None = None
+    hub_columns: tuple[str, str | None] | None = None
+    """What the Hub calls the text columns, where that is not what the files call them."""
+
+    @property
+    def kind(self) -> Kind:
+        """Classification or regression."""
+        return "classification" if self.labels else "regression"
+
+
+GLUE: dict[str, GlueTask] = {
+    task.name: task
+    for task in (
+        GlueTask("cola", "CoLA", "sentence", None, "label", ("0", "1"), ("matthews",), 8551, 1043),
+        GlueTask("sst2", "SST-2", "sentence", None, "label", ("0", "1"), ("accuracy",), 67349, 872),
+        GlueTask(
+            "mrpc",
+            "MRPC",
+            "#1 String",
+            "#2 String",
+            "Quality",
+            ("0", "1"),
+            ("f1", "accuracy"),
+            3668,
+            408,
+            hub_columns=("sentence1", "sentence2"),
+        ),
+        GlueTask("stsb", "STS-B", "sentence1", "sentence2", "score", (), ("pearson", "spearman"), 5749, 1500),
+        GlueTask("qqp", "QQP", "question1", "question2", "is_duplicate", ("0", "1"), ("f1", "accuracy"), 363846, 40430),
+        GlueTask(
+            "mnli",
+            "MNLI",
+            "sentence1",
+            "sentence2",
+            "gold_label",
+            ("entailment", "neutral", "contradiction"),
+            ("accuracy",),
+            392702,
+            9815,
+            dev="dev_matched",
+            other_dev="dev_mismatched",
+            hub_columns=("premise", "hypothesis"),
+        ),
+        GlueTask("qnli", "QNLI", "question", "sentence", "label", ENTAILMENT, ("accuracy",), 104743, 5463),
+        GlueTask("rte", "RTE", "sentence1", "sentence2", "label", ENTAILMENT, ("accuracy",), 2490, 277),
+        GlueTask("wnli", "WNLI", "sentence1", "sentence2", "label", ("0", "1"), ("accuracy",), 635, 71),
+    )
+}
+COLA_COLUMNS = ("source", "label", "star", "sentence")  # its files have no header
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled texts of one split. Taggers have a list of words and a list of tags instead of a text and a label."""
+
+    source: str
+    texts: list[Any]
+    pairs: list[str] | None
+    labels: list[Any]
+    """Ids of classes, numbers, or lists of ids of tags."""
+    checksum: str | None = None
+    empty: int = 0
+    """Rows without a text: left out of training, kept where scores are counted."""
+    skipped: int = 0
+    """Rows that could not be read."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def is_empty(self, row: int) -> bool:
+        """Whether a row has no text, or no second one."""
+        return not (self.texts[row].strip() and (self.pairs is None or self.pairs[row].strip()))
+
+    def empty_rows(self) -> list[int]:
+        """Return the rows without a text; refuse a file where all are."""
+        found = [row for row in range(len(self)) if self.is_empty(row)]
+        if len(found) == len(self):
+            raise UserError(f"{self.source}: every text is empty")
+        return found
+
+    def without_empty(self) -> Examples:
+        """Return the rows that one can learn from."""
+        return self.taken([row for row in range(len(self)) if not self.is_empty(row)]) if self.empty else self
+
+    def taken(self, rows: Sequence[int] | np.ndarray) -> Examples:
+        """Return some of the rows."""
+        return replace(
+            self,
+            texts=[self.texts[row] for row in rows],
+            pairs=None if self.pairs is None else [self.pairs[row] for row in rows],
+            labels=[self.labels[row] for row in rows],
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything a fine-tuning needs to know of its data."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    train: Examples
+    dev: Examples
+    others: dict[str, Examples] = field(default_factory=dict)
+    """More splits that are scored, by the word that their metrics end in: `mismatched`, `test`."""
+    part: str = ""
+    """What of the task this is, where it is not all of it."""
+    columns: dict[str, str | None] = field(default_factory=dict)
+    headline: tuple[str, ...] = ()
+    """The metrics whose mean is the score; by default all of them, as GLUE has it."""
+
+    @property
+    def splits(self) -> dict[str, Examples]:
+        """All examples by the name of their split."""
+        return {"train": self.train, "dev": self.dev, **self.others}
+
+    def limited(self, rows: int | None) -> Task:
+        """Return the task with a random part of its training rows, the same part for every encoder and seed."""
+        if rows is None or rows >= len(self.train):
+            return self
+        chosen = np.sort(np.random.default_rng(0).permutation(len(self.train))[:rows])
+        part = f"{rows:,} of {len(self.train):,} training rows"
+        task = replace(self, train=self.train.taken(chosen), part="; ".join(filter(None, [self.part, part])))
+        refuse_one_class(task, "; raise --max-train")
+        return task
+
+
+def number_of(value: Any, where: str) -> float:
+    """Return a regression's label, or say where it is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or isinstance(value, bool):
+        raise UserError(f"{where}: the label '{printable(str(value))}' is not a number, which a regression needs")
+    return number
+
+
+def refuse_one_class(task: Task, advice: str = "") -> None:
+    """A training set with one label alone teaches nothing."""
+    labels = task.train.labels
+    found = {tag for tags in labels for tag in tags} if task.kind == "tagging" else set(labels)
+    if len(found) < 2:
+        (only,) = found or {"none"}
+        shown = task.labels[only] if task.labels and found else only
+        raise UserError(f"{task.train.source}: one class only, every label is '{shown}'{advice}")

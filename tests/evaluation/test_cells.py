@@ -1,0 +1,148 @@
+"""One fine-tuning, against transformers alone; the best epoch is the one that is kept; the same seed, the same bits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainerControl,
+    TrainingArguments,
+    set_seed,
+)
+
+from latemask.evaluation.cells import Judge, prepare_task, run_cell
+from latemask.evaluation.features import make_collator
+from latemask.evaluation.metrics import measured
+from latemask.evaluation.predictions import decided, logits_of
+from latemask.evaluation.progress import Watch
+from latemask.evaluation.protocol import Protocol
+from tests.evaluation.conftest import make_task
+
+QUICK = Protocol(epochs=2, batch_size=4)
+
+
+def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, tmp_path):
+    task = make_task(rows=40)
+    cell, _ = run_cell(prepare_task(encoder, task, QUICK), 1e-3, seed=1)
+
+    tokenizer = AutoTokenizer.from_pretrained(encoder_folder)
+    set_seed(1)
+    model = AutoModelForSequenceClassification.from_pretrained(encoder_folder, num_labels=2)
+    rows = [
+        {**tokenizer(text, truncation=True, max_length=32), "labels": label}
+        for text, label in zip(task.train.texts, task.train.labels, strict=True)
+    ]
+    arguments = TrainingArguments(
+        str(tmp_path), seed=1, num_train_epochs=2, per_device_train_batch_size=4, learning_rate=1e-3,
+        warmup_steps=0.06, weight_decay=0.1, adam_beta2=0.98, adam_epsilon=1e-6, logging_steps=1,
+        train_sampling_strategy="group_by_length", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), rows)
+    trainer.train()
+
+    plain = [[log["step"], round(log["loss"], 6)] for log in trainer.state.log_history if "loss" in log]
+    assert len(plain) == 20
+    assert cell.loss == plain
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "tagging"])
+def test_it_learns_what_can_be_learnt(encoder, kind):
+    prepared = prepare_task(encoder, make_task(kind, rows=48), Protocol(epochs=8, batch_size=8))
+    cell, _ = run_cell(prepared, 5e-3, seed=0)
+    assert cell.score > 0.9
+    assert not cell.collapsed
+    assert cell.loss[-1][1] < cell.loss[0][1] / 2
+
+
+def test_the_same_seed_gives_the_same_cell_and_another_seed_another(encoder):
+    prepared = prepare_task(encoder, make_task(), QUICK)
+    first, again, other = (run_cell(prepared, 1e-3, seed)[0] for seed in (0, 0, 1))
+    assert replace(first, seconds=0) == replace(again, seconds=0)
+    assert first.loss != other.loss
+
+
+def test_a_random_encoder_is_drawn_by_the_seed(encoder):
+    random = encoder.untrained()
+    task = make_task()
+    weights = [random.with_head(task, seed).get_input_embeddings().weight for seed in (0, 0, 1)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert not torch.equal(weights[0], encoder.with_head(task, 0).get_input_embeddings().weight)
+
+
+class Scores:
+    """A judge whose scores are written in advance."""
+
+    def __init__(self, scores, protocol, encoder, keep=True):
+        self.judge = Judge(prepare_task(encoder, make_task(), protocol), None, Watch(), keep)
+        results = iter(scores)
+        self.judge._scored = lambda model: {"score": next(results), "metrics": {"accuracy": 0.5}, "collapsed": False}
+        self.model = torch.nn.Linear(1, 1, bias=False)
+
+    def run(self, most):
+        control = TrainerControl()
+        for number in range(1, most + 1):
+            torch.nn.init.constant_(self.model.weight, number)
+            self.judge.on_epoch_end(None, None, control, model=self.model)
+            if control.should_training_stop:
+                return number
+        return most
+
+
+def test_it_stops_when_nothing_gets_better_and_keeps_the_best_epoch(encoder):
+    scores = Scores([0.5, 0.7, 0.6, 0.7, 0.9], Protocol(patience=2), encoder)
+    assert scores.run(5) == 4  # epoch 4 equals epoch 2, which is not better
+    assert scores.judge.record(1e-3, 0).epoch == 2
+    assert scores.judge.record(1e-3, 0).score == 0.7
+    assert scores.judge.restored(scores.model).weight.item() == 2
+
+
+def test_the_last_epoch_can_be_asked_for(encoder):
+    scores = Scores([0.9, 0.1, 0.2, 0.1, 0.3], Protocol(select="last", patience=1), encoder)
+    assert scores.run(5) == 5
+    assert (scores.judge.record(1e-3, 0).epoch, scores.judge.record(1e-3, 0).score) == (5, 0.3)
+    assert scores.judge.restored(scores.model).weight.item() == 5
+
+
+def test_the_model_that_is_kept_gives_the_score_that_is_reported(encoder):
+    task = make_task(rows=40)
+    prepared = prepare_task(encoder, task, Protocol(epochs=3, batch_size=8))
+    cell, model = run_cell(prepared, 3e-3, 0, keep=True)
+    rows, collator = prepared.splits["dev"].rows, make_collator(task.kind, encoder.tokenizer)
+    assert measured(task, task.dev.labels, decided(task.kind, logits_of(model, rows, collator))) == cell.metrics
+
+
+def test_other_splits_are_scored_and_a_test_set_decides_nothing(encoder):
+    task = make_task(rows=24)
+    wrong = replace(task.dev, labels=[1 - label for label in task.dev.labels])
+    protocol = Protocol(epochs=6, batch_size=8)
+    plain, _ = run_cell(prepare_task(encoder, task, protocol), 5e-3, 0)
+    tested, _ = run_cell(prepare_task(encoder, replace(task, others={"test": wrong}), protocol), 5e-3, 0)
+    assert tested.score == plain.score
+    assert tested.metrics["accuracy_test"] == pytest.approx(1 - tested.metrics["accuracy"])
+    both, _ = run_cell(prepare_task(encoder, replace(task, others={"mismatched": wrong}), protocol), 5e-3, 0)
+    assert both.score == pytest.approx(0.5)  # MNLI's is the mean of its two
+
+
+def test_predictions_come_back_in_the_order_of_their_rows(encoder):
+    """Against one row at a time, which cannot be mixed up and has no padding."""
+    task = make_task(rows=24)
+    prepared = prepare_task(encoder, task, QUICK)
+    model, collator = encoder.with_head(task, 0), make_collator(task.kind, encoder.tokenizer)
+    rows = prepared.splits["train"].rows
+    together = np.stack(logits_of(model, rows, collator))
+    alone = np.stack([logits_of(model, [row], collator)[0] for row in rows])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    assert len({len(row["input_ids"]) for row in rows}) > 1
+    assert model.training is False
+
+
+def test_batches_suit_the_training_set():
+    assert Protocol().batch_for(3_668) == 16
+    assert Protocol().batch_for(67_349) == 32
+    assert Protocol(batch_size=8).batch_for(67_349) == 8

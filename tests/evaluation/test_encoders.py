@@ -1,0 +1,137 @@
+"""What a user may call an encoder, and what is said of what is none."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from latemask import UserError, pretrain
+from latemask.evaluation.encoders import longest_input, open_encoders
+from latemask.recipe import BudgetRecipe
+from latemask.text.tokenizer import load_tokenizer
+from tests.conftest import FAMILIES, tiny_recipe
+from tests.evaluation.conftest import make_task
+
+
+def opened(given, tokenizer=None):
+    return open_encoders([str(given)], tokenizer)[0]
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    recipe = tiny_recipe(budget=BudgetRecipe(steps=2))
+    return pretrain(recipe, data=data.folder, out=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_a_run_and_its_exported_folder_are_the_same_encoder(run):
+    assert opened(run.path).checksum == opened(run.encoder).checksum
+    assert opened(run.path).longest == 32
+
+
+def test_a_stopped_run_gives_its_last_checkpoint(run, tmp_path):
+    """What a run is before its end: checkpoints, and no model."""
+    stopped = tmp_path / "stopped"
+    shutil.copytree(run.path, stopped)
+    shutil.rmtree(stopped / "encoder")
+    (stopped / "model").rename(stopped / "checkpoints" / "checkpoint-1")
+    (stopped / "checkpoints" / "checkpoint-1" / "trainer_state.json").write_text('{"global_step": 1}')
+    for folder in (stopped / "checkpoints").glob("checkpoint-2"):
+        shutil.rmtree(folder)
+    record = json.loads((stopped / "run.json").read_text())
+    (stopped / "run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    encoder = opened(stopped)
+    assert encoder.folder is not None
+    assert encoder.checksum == opened(run.path).checksum
+    assert not (stopped / "encoder").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gets_a_head_with_the_task_s_labels(family, data, tmp_path):
+    recipe = tiny_recipe(encoder=replace(tiny_recipe().encoder, family=family))
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"length": 32, "encoder": {
+        "family": family, "layers": 2, "width": 32, "heads": 2}}))  # fmt: skip
+    encoder = opened(f"random:{tmp_path / 'recipe.yaml'}", str(data.folder))
+    model = encoder.with_head(make_task(), 0)
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    assert encoder.longest == recipe.length
+    ids = torch.ones(1, encoder.longest, dtype=torch.long) * 7
+    assert model(input_ids=ids).logits.shape == (1, 2)
+    assert encoder.with_head(make_task("tagging"), 0)(input_ids=ids).logits.shape == (1, 32, 2)
+    assert encoder.with_head(make_task("regression"), 0)(input_ids=ids).logits.shape == (1, 1)
+
+
+def test_a_random_encoder_takes_the_tokenizer_it_belongs_to(run, encoder_folder, data):
+    vocabulary = load_tokenizer(data.tokenizer_folder).get_vocab()
+    for name in (run.path, run.recipe_file, run.encoder):
+        encoder = opened(f"random:{name}")
+        assert encoder.is_random
+        assert encoder.tokenizer.get_vocab() == vocabulary
+    trained, random = open_encoders([str(encoder_folder), "random:demo"])
+    assert random.tokenizer is trained.tokenizer
+    assert opened("random:demo", str(run.path)).tokenizer.get_vocab() == vocabulary
+
+
+def test_a_random_encoder_alone_gets_a_tokenizer_of_the_builtin_text(monkeypatch, capsys):
+    from latemask.text.builtin import BuiltinReader
+
+    whole = BuiltinReader.run
+
+    def limited(self):
+        self.characters_left = 100_000
+        return whole(self)
+
+    monkeypatch.setattr(BuiltinReader, "run", limited)
+    encoder = opened("random:demo")
+    assert 300 < len(encoder.tokenizer) <= encoder.config.vocab_size
+    assert "--tokenizer ENCODER" in capsys.readouterr().err
+
+
+def test_weights_of_strangers_are_never_unpickled(encoder_folder, tmp_path):
+    folder = tmp_path / "pickled"
+    shutil.copytree(encoder_folder, folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="no safetensors in it; latemask opens no pickled weights"):
+        opened(folder)
+
+
+def test_a_damaged_file_is_said(encoder_folder, tmp_path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(encoder_folder, folder)
+    (folder / "model.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        opened(folder).with_head(make_task(), 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nowhere/at-all", "no encoder at 'nowhere/at-all': not a folder here, and not to be had from the Hub"),
+        ("random:nothing", "no recipe at 'nothing'"),
+        ("random:", "no recipe"),
+    ],
+)
+def test_what_is_no_encoder(given, message):
+    with pytest.raises(UserError, match=message):
+        opened(given)
+
+
+def test_options_that_mean_nothing_are_refused(encoder_folder, tmp_path):
+    with pytest.raises(UserError, match="--tokenizer is for random: encoders"):
+        opened(encoder_folder, "x")
+    with pytest.raises(UserError, match="is given twice"):
+        open_encoders([str(encoder_folder)] * 2)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        opened(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"config.json is missing: no model there|is not a latemask run"):
+        opened(tmp_path / "empty")
+
+
+def test_roberta_s_table_has_two_rows_that_no_position_uses(encoder):
+    from transformers import RobertaConfig
+
+    assert longest_input(RobertaConfig(max_position_embeddings=34, pad_token_id=1), encoder.tokenizer) == 32

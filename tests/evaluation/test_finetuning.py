@@ -1,0 +1,176 @@
+"""`latemask finetune` as a command: GLUE, your own files, taggers; going on; mistakes in a line."""
+
+import json
+
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from latemask.cli import main
+from tests.evaluation.conftest import WORDS, sentence
+
+QUICK = ["--epochs", "1", "--seeds", "1", "--batch-size", "8", "--lrs", "1e-3"]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, encoder_folder, capsys):
+    """Run `latemask finetune` with the tiny encoder in an empty folder; return (exit code, out, err)."""
+    monkeypatch.chdir(tmp_path)
+
+    def finetune(*arguments, encoder=encoder_folder):
+        code = main(["finetune", str(encoder), *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return finetune
+
+
+@pytest.fixture
+def csv_files(tmp_path):
+    """A train, a dev and a test file."""
+    for name, rows in (("train", 24), ("dev", 8), ("test", 8)):
+        lines = [f"{sentence(n, str(n % 2)).replace(chr(34), '')},{('sad', 'glad')[n % 2]}" for n in range(rows)]
+        (tmp_path / f"{name}.csv").write_text("review,mood\n" + "\n".join(lines) + "\n")
+    return ["--train", "train.csv", "--dev", "dev.csv", "--text", "review", "--label", "mood"]
+
+
+def record(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_a_glue_task_gives_scores_tables_and_a_model(run, tmp_path, glue_folder):
+    code, out, err = run("--task", "mrpc", "--data", glue_folder, "--seeds", 2, "--epochs", 1, "--lrs", "1e-3,2e-3")
+    assert code == 0, err
+    folder = tmp_path / "finetuned" / "tiny-mrpc"
+    cells = record(folder)["cells"]
+    assert [(cell["learning_rate"], cell["seed"]) for cell in cells] == [(1e-3, 0), (1e-3, 1), (2e-3, 0), (2e-3, 1)]
+    assert set(cells[0]["metrics"]) == {"f1", "accuracy"}
+    assert "mrpc*" in out
+    assert "24 of 3,668 training rows" in out
+    assert (folder / "results.md").read_text().startswith("| encoder | mrpc* |")
+    assert len((folder / "results.csv").read_text().splitlines()) == 5
+    assert AutoModelForSequenceClassification.from_pretrained(folder / "model").config.num_labels == 2
+    data = record(folder)["tasks"]["mrpc"]["data"]
+    assert len(data["train"]["sha256"]) == 64
+
+
+def test_finished_runs_are_not_run_again_and_more_can_be_asked_for(run, tmp_path, glue_folder, monkeypatch):
+    same = ["--task", "rte", "--data", glue_folder, "--epochs", 1, "--lrs", "1e-3"]
+    assert run(*same, "--seeds", 1)[0] == 0
+    before = record(tmp_path / "finetuned" / "tiny-rte")["cells"]
+    code, _, err = run(*same, "--seeds", 2)
+    assert (code, "1 runs are done already, 1 to go" in err) == (0, True)
+    after = record(tmp_path / "finetuned" / "tiny-rte")
+    assert after["cells"][:1] == before
+    assert len(after["cells"]) == 2
+    assert len(after["made_by"]) == 2
+    monkeypatch.setattr("latemask.evaluation.grid.run_cell", None)  # would raise if it were called
+    assert run(*same, "--seeds", 2)[0] == 0
+
+
+def test_your_own_classes(run, tmp_path, csv_files):
+    code, _, err = run(*csv_files, "--test", "test.csv", "--out", "o", *QUICK)
+    assert code == 0, err
+    assert "2 different labels, so this is a classification" in err
+    (cell,) = record(tmp_path / "o")["cells"]
+    assert {"accuracy", "macro_f1", "accuracy_test", "macro_f1_test"} == set(cell["metrics"])
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "o" / "model")
+    assert model.config.id2label == {0: "glad", 1: "sad"}
+
+
+def test_your_own_numbers_and_pairs(run, tmp_path):
+    rows = [{"a": sentence(n, "0"), "b": sentence(n, "1"), "y": n + 0.5} for n in range(16)]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = ["--train", "train.jsonl", "--dev", "dev.jsonl", "--text", "a", "--text-pair", "b", "--label", "y"]
+    code, _, err = run(*files, "--out", "o", *QUICK)
+    assert code == 0, err
+    assert set(record(tmp_path / "o")["cells"][0]["metrics"]) == {"pearson", "spearman"}
+    assert record(tmp_path / "o")["tasks"][tmp_path.name]["constant"]["metrics"] == {"pearson": None, "spearman": None}
+
+
+def test_your_own_tags(run, tmp_path):
+    moods = WORDS["0"] + WORDS["1"]
+    text = "\n\n".join(
+        "\n".join(f"{word} {'B-MOOD' if word in moods else 'O'}" for word in sentence(n, str(n % 2)).split())
+        for n in range(16)
+    )
+    (tmp_path / "a.conll").write_text(text)
+    files = ["--task-type", "tagging", "--train", "a.conll", "--dev", "a.conll"]
+    code, _, err = run(*files, "--out", "o", "--epochs", 6, "--seeds", 1, "--batch-size", 4, "--lrs", "1e-2")
+    assert code == 0, err
+    assert record(tmp_path / "o")["cells"][0]["metrics"]["span_f1"] > 0.9
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "o" / "model")
+    assert model.config.id2label == {0: "B-MOOD", 1: "O"}
+
+
+def test_texts_that_are_too_long_are_cut_counted_and_said(run, tmp_path, csv_files):
+    path = tmp_path / "train.csv"
+    path.write_text(path.read_text() + "word " * 200 + ",sad\n")
+    code, out, err = run(*csv_files, "--out", "o", *QUICK)
+    assert code == 0
+    assert "train.csv: 1 of 25 texts are longer than 32 tokens and were cut (the longest has " in err
+    (cut,) = record(tmp_path / "o")["tasks"][tmp_path.name]["cut"].values()
+    assert cut == {"train": 1, "dev": 0}
+    assert "texts cut to the encoder's length: 1 of train" in " ".join(out.split())
+
+
+def test_the_model_that_is_kept_is_the_best_one_on_dev(run, tmp_path, csv_files):
+    arguments = [*csv_files, "--out", "o", "--epochs", 5, "--batch-size", 4]
+    assert run(*arguments, "--seeds", 2, "--lrs", "1e-7", "1e-2")[0] == 0
+    cells = record(tmp_path / "o")["cells"]
+    best = max(cells, key=lambda cell: cell["score"])
+    assert best["score"] > min(cell["score"] for cell in cells)
+    assert main(["predict", "o", "dev.csv", "--json", "--out", "p.jsonl"]) == 0
+    found = [json.loads(line)["label"] for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    wanted = [line.rsplit(",", 1)[1] for line in (tmp_path / "dev.csv").read_text().splitlines()[1:]]
+    right = sum(label == truth for label, truth in zip(found, wanted, strict=True)) / len(wanted)
+    assert right == best["score"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "missing --train and --dev: give --task NAME"),
+        (["--task", "sst"], "unknown task 'sst' (did you mean 'sst2'?)"),
+        (["--task", "sst2", "--data", "nowhere"], "nowhere: no such folder"),
+        (["--task", "sst2", "--train", "x.csv"], "--task sst2 has its own files and columns: leave --train away"),
+        (["--train", "x.csv"], "missing --dev"),
+        (["--train", "x.csv", "--dev", "x.csv"], "say which columns hold text and label"),
+        (["--data", "x"], "--data is for --task"),
+        (["--task", "sst2", "--seeds", "0"], "--seeds 0: one at least"),
+        (["--task", "sst2", "--epochs", "0"], "--epochs 0: one at least"),
+        (["--task", "sst2", "--lrs", "fast"], "--lrs must be numbers, not 'fast'"),
+        (["--task", "sst2", "--select", "first"], "select must be one of 'best', 'last'"),
+        (["--task", "sst2", "--max-length", "2"], "--max-length 2: a text needs 4"),
+    ],
+)
+def test_a_mistake_is_a_line_and_leaves_nothing(run, tmp_path, arguments, message):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_that_only_the_encoder_shows(run, tmp_path, csv_files):
+    code, _, err = run(*csv_files, "--max-length", 64, "--out", "o")
+    assert (code, "--max-length 64: the encoder takes 32 tokens at most" in err) == (2, True)
+    code, _, err = run(*csv_files, "--out", "o", encoder="nowhere")
+    assert (code, "no encoder at 'nowhere'" in err) == (2, True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("dear")
+    code, _, err = run(*csv_files, "--out", "full", *QUICK)
+    assert (code, "is not empty and holds no results" in err) == (2, True)
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "dear"
+
+
+def test_another_protocol_in_the_same_folder_is_refused_unless_told(run, tmp_path, csv_files):
+    assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
+    changed = [*csv_files, "--out", "o", "--epochs", 2, "--seeds", 1, "--batch-size", 8, "--lrs", "1e-3"]
+    code, _, err = run(*changed)
+    assert (code, "another protocol (epochs: 1 -> 2)" in err) == (2, True)
+    assert run(*changed, "--overwrite")[0] == 0
+    assert len(record(tmp_path / "o")["cells"][0]["epochs"]) == 2
+    lines = (tmp_path / "train.csv").read_text().splitlines()
+    (tmp_path / "train.csv").write_text("\n".join(lines[:-2]) + "\n")
+    code, _, err = run(*changed)
+    assert (code, "is not what it was when" in err) == (2, True)

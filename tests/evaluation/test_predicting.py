@@ -1,0 +1,122 @@
+"""`latemask predict`: one line for each row, in its order; against a plain transformers pipeline."""
+
+import json
+
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from latemask.cli import main
+from latemask.evaluation.cells import prepare_task, run_cell
+from latemask.evaluation.finetuning import _keep_best
+from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.results import Results
+from tests.evaluation.conftest import make_task
+
+TEXTS = ["a film of words", "bad", "", "the long long long days were good and\tgreat", "x\x1b[31m"]
+
+
+def fine_tuned(encoder, folder, kind, **changes):
+    """What `latemask finetune` leaves behind."""
+    task = make_task(kind, columns={"text": "review", "text_pair": None}, **changes)
+    prepared = prepare_task(encoder, task, Protocol(epochs=1, batch_size=8))
+    cell, model = run_cell(prepared, 5e-3, 0, keep=True)
+    folder.mkdir()
+    _keep_best(folder / "model", Results(folder / "results.json", prepared.protocol))(cell, model, prepared)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(encoder, tmp_path_factory):
+    return fine_tuned(encoder, tmp_path_factory.mktemp("models") / "classifier", "classification")
+
+
+@pytest.fixture
+def predict(capsys):
+    def run(*arguments):
+        code = main(["predict", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(params=["csv", "jsonl", "parquet", "txt"])
+def file(request, tmp_path):
+    path = tmp_path / f"texts.{request.param}"
+    if request.param == "csv":
+        path.write_text("id,review\n" + "".join(f'{n},"{text}"\n' for n, text in enumerate(TEXTS)))
+    elif request.param == "jsonl":
+        path.write_text("".join(json.dumps({"review": text}) + "\n" for text in TEXTS))
+    elif request.param == "txt":
+        path.write_text("\n".join(TEXTS))
+    else:
+        parquet.write_table(pyarrow.table({"review": TEXTS}), path)
+    return path
+
+
+def test_labels_are_those_of_transformers_alone(classifier, file, predict):
+    code, out, err = predict(classifier, file, "--json")
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == TEXTS
+    tokenizer = AutoTokenizer.from_pretrained(classifier / "model")
+    model = AutoModelForSequenceClassification.from_pretrained(classifier / "model").eval()
+    for text, row in zip(TEXTS, rows, strict=True):
+        with torch.no_grad():
+            shares = model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(-1)
+        assert row["label"] == model.config.id2label[int(shares.argmax())]
+        assert list(row["scores"].values()) == pytest.approx(shares.tolist(), abs=1e-5)
+
+
+def test_plain_lines_are_escaped_one_for_each_row(classifier, tmp_path, predict):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"review": text}) + "\n" for text in [*TEXTS, "two\nlines"]))
+    code, out, _ = predict(classifier / "model", tmp_path / "a.jsonl")
+    lines = out.splitlines()
+    assert (code, len(lines)) == (0, 6)
+    assert all(line.split("\t")[0] in ("no", "yes") and 0.5 <= float(line.split("\t")[1]) <= 1 for line in lines)
+    assert "\x1b" not in out
+    assert lines[5].endswith("two\\nlines")
+
+
+def test_a_regression_gives_numbers_and_a_tagger_tags(encoder, tmp_path, predict):
+    regression = fine_tuned(encoder, tmp_path / "regression", "regression")
+    (tmp_path / "a.txt").write_text("good film\nbad film\n")
+    _, out, _ = predict(regression, tmp_path / "a.txt", "--json")
+    assert [isinstance(json.loads(line)["value"], float) for line in out.splitlines()] == [True, True]
+    tagger = fine_tuned(encoder, tmp_path / "tagger", "tagging")
+    long = "\n".join(["word"] * 60)
+    (tmp_path / "b.txt").write_text(f"The\nfilm\n\n{long}\n")
+    code, out, err = predict(tagger, tmp_path / "b.txt", "--json", "--text", "1")
+    assert code == 0, err
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert first["words"] == ["The", "film"]
+    assert len(first["tags"]) == 2
+    assert len(second["tags"]) == 60
+    assert "1 texts are longer than 32 tokens and were cut" in err
+    assert set(first["tags"] + second["tags"]) <= {"O", "B-MOOD"}
+
+
+def test_a_file_is_written_whole_or_not_at_all(classifier, tmp_path, predict):
+    (tmp_path / "a.txt").write_text("good film\n")
+    code, out, _ = predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "b.tsv")
+    assert (code, out) == (0, "")
+    assert (tmp_path / "b.tsv").read_text().endswith("\tgood film\n")
+    code, _, err = predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "a.txt")
+    assert (code, "is the file to label" in err) == (2, True)
+    assert (tmp_path / "a.txt").read_text() == "good film\n"
+
+
+def test_what_cannot_be_labelled_is_said(classifier, encoder_folder, tmp_path, predict):
+    (tmp_path / "a.csv").write_text("text\nhello\n")
+    for arguments, message in (
+        ((classifier, tmp_path / "a.csv"), "no column 'review' (--text); it has 'text'"),
+        ((classifier, tmp_path / "none.csv"), "no such file"),
+        ((encoder_folder, tmp_path / "a.csv"), "holds ModernBertModel, not a fine-tuned model"),
+        ((tmp_path / "nowhere", tmp_path / "a.csv"), "nowhere: no such folder"),
+        ((tmp_path, tmp_path / "a.csv"), "cannot be read"),
+    ):
+        code, _, err = predict(*arguments)
+        assert (code, message in err) == (2, True), err
+    assert predict(classifier, tmp_path / "a.csv", "--text", "text")[0] == 0
