@@ -1,35 +1,35 @@
 """demo: the whole job, here on a small part of the builtin text and a tiny recipe."""
 
+from itertools import islice
+
 import pytest
 
 from latemask import demo
 from latemask.recipe import BudgetRecipe, load_recipe
-from latemask.text.builtin import BuiltinReader
+from latemask.text.builtin import BuiltinReader, builtin_files
 from tests.conftest import tiny_recipe
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Less text and fewer steps; everything else is the real demo."""
-    whole = BuiltinReader.run
-    monkeypatch.setattr(BuiltinReader, "run", lambda self: whole(_limited(self)))
+    whole, some = BuiltinReader.run, builtin_files()[::5]
+    monkeypatch.setattr("latemask.text.builtin.builtin_files", lambda: some)
+    monkeypatch.setattr(BuiltinReader, "run", lambda self: islice(whole(self), 0, None, 3))
+    monkeypatch.setattr("latemask.demonstrating.PROBE_EXAMPLES", 300)
     recipe = tiny_recipe(budget=BudgetRecipe(steps=5))
     monkeypatch.setattr("latemask.demonstrating.load_recipe", lambda name: recipe)
 
 
-def _limited(reader: BuiltinReader) -> BuiltinReader:
-    reader.characters_left = 200_000
-    return reader
-
-
 def test_it_goes_from_nothing_to_an_encoder_and_says_what_next(small, tmp_path, capsys):
     run = demo(out=tmp_path / "demo")
-    said = capsys.readouterr().err
+    out, said = capsys.readouterr()
     assert run.is_finished()
     assert (run.encoder / "config.json").is_file()
     assert "loss 8." in said or "loss 7." in said
     for word in ("next:", "latemask fill", str(run.encoder), "Return the number of <mask>"):
         assert word in said
+    assert "random encoder" in out  # it ends with the probes
 
 
 def test_a_second_time_everything_is_there_already(small, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""`latemask demo`: builtin text → tokenizer → pre-training → fill → exported encoder, in minutes."""
+"""`latemask demo`: builtin text → tokenizer → pre-training → fill → exported encoder → probes, in minutes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from latemask.console import say
 from latemask.errors import UserError
+from latemask.evaluation.probing import probe
 from latemask.filling import Filler
 from latemask.recipe import load_recipe
 from latemask.run_folder import RunFolder
@@ -14,6 +15,7 @@ from latemask.text import prepare
 from latemask.training import pretrain
 
 VOCABULARY = 4096
+PROBE_EXAMPLES = 1600
 EXAMPLES = (
     "It can <mask> used to read a file.",
     "The argument <mask> be a string.",
@@ -23,19 +25,21 @@ EXAMPLES = (
 
 
 def demo(*, out: Path = Path("latemask-demo"), overwrite: bool = False) -> RunFolder:
-    """Do the whole job on text that is already on this machine: prepare, pre-train, fill, export.
+    """Do the whole job on text that is already on this machine: prepare, pre-train, fill, export, probe.
 
     Args:
         out: Folder to write everything into.
         overwrite: Start again where a demo ran before.
     """
     out, started = Path(out), time.monotonic()
-    say("1/3  preparing text")
+    say("1/4  preparing text")
     data = prepare(builtin=True, out=out / "data", vocab_size=VOCABULARY, validation=0.03, overwrite=overwrite)
-    say("\n2/3  pre-training a small encoder that never sees a [MASK] (a few minutes)")
+    say("\n2/4  pre-training a small encoder that never sees a [MASK] (a few minutes)")
     run = _run(out / "run", data.folder, overwrite)
-    say("\n3/3  what it learnt to put in the place of <mask>")
+    say("\n3/4  what it learnt to put in the place of <mask>")
     _show_examples(run)
+    say("\n4/4  what the frozen encoder knows, by a linear classifier on top of it")
+    probe(str(run.path), examples=PROBE_EXAMPLES)
     _show_result(run, out, time.monotonic() - started)
     return run
 
@@ -65,5 +69,6 @@ def _show_result(run: RunFolder, out: Path, seconds: float) -> None:
         "next:\n"
         f'  latemask fill {run.path} "The name of <mask> file to read."\n'
         f"  tensorboard --logdir {run.path}/tensorboard\n"
+        f"  latemask finetune {run.path} --train YOUR.csv --dev YOUR-DEV.csv --text TEXT --label LABEL\n"
         "  latemask prepare YOUR-TEXT/ --out data && latemask pretrain small --data data"
     )

@@ -11,7 +11,7 @@ import torch
 from latemask import UserError, probe
 from latemask.cli import main
 from latemask.evaluation.builtin_tasks import Document, builtin_documents, probe_tasks
-from latemask.evaluation.probing import _accuracies, _pooled
+from latemask.evaluation.probing import accuracies, pooled
 from latemask.text.builtin import builtin_files
 
 
@@ -74,9 +74,9 @@ def test_a_probe_finds_what_a_line_can_separate_and_nothing_else(tasks):
     task = tasks["order"]
     random = np.random.default_rng(0)
     noise = random.normal(size=(len(task.labels), 16))
-    assert abs(np.mean(_accuracies(noise, task, 5)) - 0.5) < 0.08
+    assert abs(np.mean(accuracies([noise], task, 3)) - 0.5) < 0.08
     noise[:, 3] += 4 * task.labels
-    assert np.mean(_accuracies(noise, task, 5)) > 0.9
+    assert np.mean(accuracies([noise], task, 3)) > 0.9
 
 
 def test_documents_are_in_training_or_in_test_never_in_both(tasks):
@@ -85,17 +85,16 @@ def test_documents_are_in_training_or_in_test_never_in_both(tasks):
     groups = np.unique(task.groups)
     labels = np.random.default_rng(0).integers(0, 2, groups.max() + 1)[task.groups]
     vectors = np.eye(groups.max() + 1)[task.groups]
-    assert np.mean(_accuracies(vectors, replace(task, labels=labels), 3)) < 0.7
+    assert np.mean(accuracies([vectors], replace(task, labels=labels), 2)) < 0.7
 
 
-def test_the_vector_of_a_text_is_the_mean_of_its_states(encoder):
+def test_the_vector_of_a_text_is_the_mean_of_its_states_and_the_first_one(encoder):
     model = encoder.plain().eval()
     texts = ["one text", "another text that is longer"]
     with torch.no_grad():
-        expected = [
-            model(**encoder.tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0).numpy() for text in texts
-        ]
-    np.testing.assert_allclose(_pooled(model, encoder, texts), expected, atol=1e-5)
+        states = [model(**encoder.tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+    expected = [torch.cat([state.mean(0), state[0]]).numpy() for state in states]
+    np.testing.assert_allclose(pooled(model, encoder, texts), expected, atol=1e-5)
 
 
 def test_the_command_shows_encoder_random_and_majority(encoder_folder, tmp_path, capsys, documents, monkeypatch):

@@ -51,11 +51,11 @@ def run_grid(
         with _terminated_as_interrupted(), GridWatch(count, sum(len(one.runs) * one.steps for one in wanted)) as watch:
             for one in wanted:
                 _run(one, results, watch, save)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         raise Interrupted(
             f"stopped; {len(results.cells):,} finished runs are in {printable(str(results.path))}. "
             "The same command goes on from there",
-            signal.SIGINT,
+            signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT,
         ) from None
 
 
@@ -95,12 +95,16 @@ def _say_what_was_cut(prepared: Prepared) -> None:
             )
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM, as a cluster sends it, ends like Ctrl-C: with a word."""
 
     def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+        raise _Terminated
 
     try:
         before = signal.signal(signal.SIGTERM, stop)

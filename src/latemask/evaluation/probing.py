@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupShuffleSplit
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import GridSearchCV, GroupKFold, GroupShuffleSplit
 
 from latemask.console import printable, progress_bar
 from latemask.errors import UserError
@@ -28,13 +28,14 @@ from latemask.evaluation.tasks import Examples
 
 _TEST_SHARE = 0.25
 _MOST_TOKENS = 128
+_STRENGTHS = (1e-3, 1e-2, 1e-1)
 
 
 def probe(
     encoder: str,
     *,
     examples: int = 2000,
-    splits: int = 5,
+    splits: int = 3,
     tokenizer: str | None = None,
     out: Path | None = None,
     json: bool = False,
@@ -71,7 +72,7 @@ def probed(encoder: Encoder, tasks: list[ProbeTask], splits: int) -> list[ProbeR
             scores = []
             for model in pair:
                 bar.update(shown, state=task.name)
-                scores.append(_accuracies(_vectors(model, encoder, task), task, splits))
+                scores.append(accuracies(_vectors(model, encoder, task), task, splits))
                 bar.advance(shown)
             results.append(_result(task, *scores))
     return results
@@ -82,44 +83,49 @@ def _result(task: ProbeTask, encoder: list[float], random: list[float]) -> Probe
     return ProbeResult(task.name, task.question, len(task.labels), majority, encoder, random)
 
 
-def _vectors(model: Any, encoder: Encoder, task: ProbeTask) -> np.ndarray:
-    """Return a vector for each text; for a pair how the two differ and agree, which is what a line can separate."""
-    first = _pooled(model, encoder, task.texts)
-    if task.pairs is None:
-        return first
-    second = _pooled(model, encoder, task.pairs)
-    return np.concatenate([np.abs(first - second), first * second], 1)
+def _vectors(model: Any, encoder: Encoder, task: ProbeTask) -> list[np.ndarray]:
+    """Return a vector for each text; for pairs, those of the first and those of the second texts."""
+    return [pooled(model, encoder, texts) for texts in (task.texts, task.pairs) if texts is not None]
 
 
-def _pooled(model: Any, encoder: Encoder, texts: list[str]) -> np.ndarray:
-    """Return the mean of the last hidden states over each text's tokens."""
+def pooled(model: Any, encoder: Encoder, texts: list[str]) -> np.ndarray:
+    """Return, for each text, the mean of the last hidden states over its tokens and the state of its first token."""
     length = min(encoder.longest, _MOST_TOKENS)
-    rows = featurize(
-        Examples("builtin", texts, None, [0] * len(texts)), "classification", encoder.tokenizer, length
-    ).rows
+    examples = Examples("the builtin text", texts, None, [0] * len(texts))
+    rows = featurize(examples, "classification", encoder.tokenizer, length).rows
     collator = make_collator("classification", encoder.tokenizer)
-    found: np.ndarray = np.empty((len(rows), encoder.width), np.float32)
+    found: np.ndarray = np.empty((len(rows), 2 * encoder.width), np.float32)
     with evaluating(model):
         for batch in batches_by_length(rows):
             inputs = collator([rows[row] for row in batch])
             inputs.pop("labels")
             states = model(**{name: value.to(model.device) for name, value in inputs.items()}).last_hidden_state
             mask = inputs["attention_mask"].to(states.device, states.dtype)[..., None]
-            found[batch] = ((states * mask).sum(1) / mask.sum(1)).float().cpu().numpy()
+            mean = (states * mask).sum(1) / mask.sum(1)
+            found[batch] = torch.cat([mean, states[:, 0]], 1).float().cpu().numpy()
     return found
 
 
-def _accuracies(vectors: np.ndarray, task: ProbeTask, splits: int) -> list[float]:
-    """Train a linear classifier on some documents and test it on others, several times."""
-    drawn = GroupShuffleSplit(splits, test_size=_TEST_SHARE, random_state=0).split(vectors, task.labels, task.groups)
-    found = []
-    for train, test in drawn:
-        line = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=300))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            line.fit(vectors[train], task.labels[train])
-        found.append(float(line.score(vectors[test], task.labels[test])))
-    return found
+def accuracies(vectors: list[np.ndarray], task: ProbeTask, splits: int) -> list[float]:
+    """Train a linear classifier on some documents and test it on others, several times.
+
+    Vectors are whitened first, so that directions count by what they say and not by their length; how much the
+    classifier is held back is chosen by cross-validation inside the training documents.
+    """
+    drawn = GroupShuffleSplit(splits, test_size=_TEST_SHARE, random_state=0).split(vectors[0], task.labels, task.groups)
+    return [_accuracy(vectors, task, train, test) for train, test in drawn]
+
+
+def _accuracy(vectors: list[np.ndarray], task: ProbeTask, train: np.ndarray, test: np.ndarray) -> float:
+    whitened = PCA(whiten=True, svd_solver="covariance_eigh").fit(np.concatenate([side[train] for side in vectors]))
+    sides = [whitened.transform(side) for side in vectors]
+    # Of a pair: how the two differ and how they agree, which is what a line can separate.
+    inputs = sides[0] if len(sides) == 1 else np.concatenate([np.abs(sides[0] - sides[1]), sides[0] * sides[1]], 1)
+    search = GridSearchCV(LogisticRegression(max_iter=200), {"C": _STRENGTHS}, cv=GroupKFold(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search.fit(inputs[train], task.labels[train], groups=task.groups[train])
+    return float(search.score(inputs[test], task.labels[test]))
 
 
 def show_probes(results: list[ProbeResult]) -> None:
