@@ -13,10 +13,11 @@ from tests.conftest import tiny_recipe
 @pytest.fixture
 def small(monkeypatch):
     """Less text and fewer steps; everything else is the real demo."""
-    whole, some = BuiltinReader.run, builtin_files()[::5]
+    whole, some = BuiltinReader.run, builtin_files()[::15]
     monkeypatch.setattr("latemask.text.builtin.builtin_files", lambda: some)
     monkeypatch.setattr(BuiltinReader, "run", lambda self: islice(whole(self), 0, None, 3))
-    monkeypatch.setattr("latemask.demonstrating.PROBE_EXAMPLES", 300)
+    monkeypatch.setattr("latemask.demonstrating.PROBE_EXAMPLES", 200)
+    monkeypatch.setattr("latemask.evaluation.builtin_tasks._FEWEST_OF_A_LIBRARY", 20)
     recipe = tiny_recipe(budget=BudgetRecipe(steps=5))
     monkeypatch.setattr("latemask.demonstrating.load_recipe", lambda name: recipe)
 

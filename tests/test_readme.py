@@ -33,7 +33,7 @@ def cut(command: str) -> str:
     if command.startswith(("latemask finetune", "latemask glue")):
         command += " --epochs 1 --seeds 1"
     if command.startswith("latemask probe"):
-        command += " --examples 300"
+        command += " --examples 200"
     return command
 
 
@@ -45,7 +45,8 @@ def workshop(tmp_path, corpus, monkeypatch):
     for name in ("train", "dev", "new"):
         (tmp_path / f"{name}.csv").write_text("review,mood\n" + "a good film,glad\na bad film,sad\n" * 4)
     write_glue(tmp_path / "glue", "rte", train=8, dev=4)
-    some = builtin_files()[::5]
+    some = builtin_files()[::15]
+    monkeypatch.setattr("latemask.evaluation.builtin_tasks._FEWEST_OF_A_LIBRARY", 20)
     monkeypatch.setattr("latemask.text.builtin.builtin_files", lambda: some)
     monkeypatch.chdir(tmp_path)
     return tmp_path

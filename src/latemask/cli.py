@@ -180,6 +180,7 @@ class _Parser:
         text = text.replace(f"\n\n{self.title}:\n", "\n")  # jsonargparse's group of what is just "options"
         text = re.sub(r"^.*Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
         text = re.sub(r"\s+\(required,\s+type:\s+str\)", "", text)
+        text = re.sub(r"(\(one\s+or\s+more[^)]*\))\s+\(type:\s+str,\s+default:\s+null\)", r"\1", text)
         text = re.sub(
             r"(?:Optional\[)?Literal\[([^\]]+)\]\]?",
             lambda found: re.sub(r",\s+", "|", found[1].replace("'", "")),

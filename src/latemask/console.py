@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -24,12 +27,17 @@ def progress_bar(*extra: str) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
-        *(TextColumn(column) for column in extra),
+        *(TextColumn(column, markup=False) for column in extra),  # may show names from outside
         TextColumn("left:"),
         TimeRemainingColumn(),
         console=_console,
         disable=not is_interactive(),
     )
+
+
+def json_line(value: Any) -> str:
+    """Return JSON on one line that a terminal can show: every letter as it is, everything else escaped."""
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in json.dumps(value, ensure_ascii=False))
 
 
 def printable(text: str) -> str:

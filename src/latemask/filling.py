@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from latemask.console import printable
+from latemask.console import json_line, printable
 from latemask.errors import UserError
 from latemask.model import load_model
 from latemask.run_folder import RunFolder
@@ -38,7 +37,7 @@ def fill(run: Path, text: str, *, top: int = 5, json: bool = False) -> list[list
     """
     found = Filler(Path(run)).predict(text, top)
     if json:
-        print(json_format.dumps([[asdict(p) for p in predictions] for predictions in found], ensure_ascii=False))
+        print(json_line([[asdict(p) for p in predictions] for predictions in found]))
     else:
         _print_table(found)
     return found

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import RobertaTokenizer
 
 from latemask import UserError, pretrain
 from latemask.evaluation.encoders import longest_input, open_encoders
@@ -97,6 +99,71 @@ def test_weights_of_strangers_are_never_unpickled(encoder_folder, tmp_path):
         opened(folder)
 
 
+def test_weights_of_another_model_are_not_replaced_by_random_ones(encoder_folder, tmp_path):
+    folder = tmp_path / "other"
+    shutil.copytree(encoder_folder, folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: value for name, value in weights.items() if "layers.1" not in name}, folder / "model.safetensors")
+    for build in (lambda encoder: encoder.plain(), lambda encoder: encoder.with_head(make_task(), 0)):
+        with pytest.raises(UserError, match=r"do not fit its config: \d+ are missing, .*layers.1"):
+            build(opened(folder))
+
+
+def test_a_folder_without_a_tokenizer_is_refused(encoder_folder, tmp_path):
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(encoder_folder / name, folder)
+    for given in (folder, f"random:{folder}"):
+        with pytest.raises(UserError, match="no tokenizer"):
+            opened(given)
+
+
+def test_a_tokenizer_larger_than_the_word_table_is_refused(encoder_folder, tmp_path):
+    folder = tmp_path / "small"
+    shutil.copytree(encoder_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
+    for given in (folder, f"random:{folder}"):
+        with pytest.raises(UserError, match=r"has 1,024 pieces and its encoder only 100"):
+            opened(given)
+
+
+@pytest.mark.parametrize("model_type", ["t5", "vit", "clip"])
+def test_other_kinds_of_models_are_no_text_encoders(encoder_folder, tmp_path, model_type):
+    folder = tmp_path / model_type
+    shutil.copytree(encoder_folder, folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    for given in (folder, f"random:{folder}"):
+        with pytest.raises(UserError, match=f"holds a '{model_type}' model, which is no text encoder"):
+            opened(given)
+
+
+def test_a_fine_tuned_model_is_no_encoder(encoder, tmp_path):
+    model = encoder.with_head(make_task(), 0)
+    model.save_pretrained(str(tmp_path / "out" / "model"))
+    with pytest.raises(UserError, match="holds a fine-tuned ModernBertForSequenceClassification"):
+        opened(tmp_path / "out" / "model")
+    with pytest.raises(UserError, match="holds a fine-tuned model; give the encoder"):
+        opened(tmp_path / "out")
+
+
+def test_a_tagger_s_words_are_words_inside_a_text(encoder_folder, tmp_path):
+    """RoBERTa's tokenizer, as it is saved, would take each word for the start of a text."""
+    folder = tmp_path / "roberta"
+    shutil.copytree(encoder_folder, folder)
+    RobertaTokenizer.from_pretrained(encoder_folder, add_prefix_space=False).save_pretrained(folder)
+    encoder = opened(folder)
+    assert not encoder.tokenizer.tokenize("be")[0].startswith("Ġ")
+    encoded = encoder.tokenizer_for("tagging")(["be", "be"], is_split_into_words=True)
+    pieces, words = encoded.tokens(), encoded.word_ids()
+    assert [pieces[words.index(word)][0] for word in (0, 1)] == ["Ġ", "Ġ"]
+
+
+def test_a_slash_at_the_end_names_the_same_encoder(encoder_folder):
+    assert opened(f"{encoder_folder}/").name == str(encoder_folder)
+
+
 def test_a_damaged_file_is_said(encoder_folder, tmp_path):
     folder = tmp_path / "damaged"
     shutil.copytree(encoder_folder, folder)
@@ -110,7 +177,7 @@ def test_a_damaged_file_is_said(encoder_folder, tmp_path):
     [
         ("nowhere/at-all", "no encoder at 'nowhere/at-all': not a folder here, and not to be had from the Hub"),
         ("random:nothing", "no recipe at 'nothing'"),
-        ("random:", "no recipe"),
+        ("random:", "random: needs a name"),
     ],
 )
 def test_what_is_no_encoder(given, message):
@@ -127,6 +194,8 @@ def test_options_that_mean_nothing_are_refused(encoder_folder, tmp_path):
     with pytest.raises(UserError, match="is a file"):
         opened(tmp_path / "file")
     (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="the folder holds neither a run nor an encoder"):
+        opened(f"random:{tmp_path / 'empty'}")
     with pytest.raises(UserError, match=r"config.json is missing: no model there|is not a latemask run"):
         opened(tmp_path / "empty")
 

@@ -1,9 +1,13 @@
 """Texts → tokens: too long is cut and counted; a word's tag stands on its first piece."""
 
+import copy
+
 import pytest
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import Sequence
 
 from latemask.evaluation.features import IGNORED, featurize, make_collator
-from latemask.evaluation.predictions import completed
+from latemask.evaluation.predictions import UNSEEN, at_words
 from latemask.evaluation.tasks import Examples
 
 
@@ -35,8 +39,31 @@ def test_a_tag_stands_on_the_first_piece_of_its_word(encoder):
         assert label == (places[place] + 1 if first else IGNORED)
 
 
-def test_words_beyond_the_limit_get_the_tag_that_says_nothing():
-    assert completed([[1, 2], [1]], [[0, 0, 0], [0]], 7) == [[1, 2, 7], [1]]
+def test_words_that_the_encoder_does_not_see_are_outside_or_wrong():
+    """Beyond the limit, or without a piece: the others keep their tags."""
+    seen, wanted = [[1, 2], [0]], [[0, 0, 0], [0]]
+    assert at_words([[1, 2], [1]], seen, wanted, ("O", "B-A", "I-A")) == [[0, 1, 2], [1]]
+    assert at_words([[1, 2], [1]], seen, wanted, ("NOUN", "VERB", "ADJ")) == [[UNSEEN, 1, 2], [1]]
+
+
+def test_a_word_without_a_piece_moves_no_tag(encoder):
+    """BERT's tokenizers drop some characters altogether; here one that drops them."""
+    from tokenizers import normalizers
+
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
+    tokenizer.backend_tokenizer.pre_tokenizer = Whitespace()
+    examples = Examples("x", [["\u200b", "a", "b"]], None, [[1, 2, 3]])
+    features = featurize(examples, "tagging", tokenizer, 32)
+    assert features.words == [[1, 2]]
+    assert [label for label in features.rows[0]["labels"] if label != IGNORED] == [2, 3]
+
+
+def test_an_empty_text_is_a_row_whatever_the_tokenizer_adds(encoder):
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = Sequence([])
+    (row,) = featurize(Examples("x", [""], None, [1]), "classification", tokenizer, 32).rows
+    assert row == {"input_ids": [tokenizer.pad_token_id], "labels": 1}
 
 
 @pytest.mark.parametrize("kind", ["classification", "tagging"])

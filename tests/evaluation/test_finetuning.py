@@ -69,7 +69,7 @@ def test_finished_runs_are_not_run_again_and_more_can_be_asked_for(run, tmp_path
 def test_your_own_classes(run, tmp_path, csv_files):
     code, _, err = run(*csv_files, "--test", "test.csv", "--out", "o", *QUICK)
     assert code == 0, err
-    assert "2 different labels, so this is a classification" in err
+    assert "2 different labels, taken as a classification" in err
     (cell,) = record(tmp_path / "o")["cells"]
     assert {"accuracy", "macro_f1", "accuracy_test", "macro_f1_test"} == set(cell["metrics"])
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "o" / "model")
@@ -140,7 +140,8 @@ def test_the_model_that_is_kept_is_the_best_one_on_dev(run, tmp_path, csv_files)
         (["--task", "sst2", "--epochs", "0"], "--epochs 0: one at least"),
         (["--task", "sst2", "--lrs", "fast"], "--lrs must be numbers, not 'fast'"),
         (["--task", "sst2", "--select", "first"], "select must be one of 'best', 'last'"),
-        (["--task", "sst2", "--max-length", "2"], "--max-length 2: a text needs 4"),
+        (["--task", "sst2", "--max-length", "2"], "--max-length 2: a text needs 8"),
+        (["--task", "sst2", "--text-pair", "b"], "--task sst2 has its own files and columns: leave --text-pair away"),
     ],
 )
 def test_a_mistake_is_a_line_and_leaves_nothing(run, tmp_path, arguments, message):
@@ -149,6 +150,49 @@ def test_a_mistake_is_a_line_and_leaves_nothing(run, tmp_path, arguments, messag
     assert message in err
     assert len(err.strip().splitlines()) <= 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_overwriting_waits_until_all_options_are_right(run, tmp_path, csv_files):
+    assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "o").rglob("*")) if path.is_file()}
+    for wrong in (["--lrs", "-1"], ["--max-length", 9999], ["--epochs", 0]):
+        assert run(*csv_files, "--out", "o", "--overwrite", *wrong)[0] == 2
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_failed_command_does_not_block_the_corrected_one(run, csv_files):
+    assert run(*csv_files, "--out", "o", "--max-length", 9999)[0] == 2
+    assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
+
+
+def test_results_of_somebody_else_are_not_overwritten(run, tmp_path, csv_files):
+    (tmp_path / "o" / "model").mkdir(parents=True)
+    (tmp_path / "o" / "results.json").write_text('{"mine": 1}')
+    (tmp_path / "o" / "model" / "precious.bin").write_text("x")
+    code, _, err = run(*csv_files, "--out", "o", "--overwrite", *QUICK)
+    assert (code, "is damaged, or no results of latemask" in err) == (2, True)
+    assert (tmp_path / "o" / "model" / "precious.bin").exists()
+
+
+def test_what_a_kill_left_behind_is_no_obstacle(run, tmp_path, csv_files):
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / ".results.json.123").write_text("{")
+    assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
+
+
+def test_a_folder_is_for_one_encoder_on_one_task(run, tmp_path, csv_files, glue_folder):
+    assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
+    code, _, err = run("--task", "rte", "--data", glue_folder, "--out", "o", *QUICK)
+    assert (code, "holds results of" in err) == (2, True)
+    for name in ("text", "label"):  # another column is another task
+        changed = [*csv_files, "--out", "o", *QUICK]
+        changed[changed.index(f"--{name}") + 1] = "other"
+        for split in ("train", "dev"):
+            lines = (tmp_path / f"{split}.csv").read_text().splitlines()
+            if "other" not in lines[0]:
+                lines = [f"{lines[0]},other", *(f"{line},{('sad', 'glad')[n % 2]}" for n, line in enumerate(lines[1:]))]
+                (tmp_path / f"{split}.csv").write_text("\n".join(lines) + "\n")
+        assert "is not what it was" in run(*changed)[2]
 
 
 def test_mistakes_that_only_the_encoder_shows(run, tmp_path, csv_files):

@@ -44,6 +44,7 @@ def test_mnli_has_a_second_dev_set_where_it_is_there(glue_folder, tmp_path):
     write_glue(tmp_path, "mnli")
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()
     assert load_glue("mnli", tmp_path).others == {}
+    assert load_glue("mnli", tmp_path).part.endswith("; matched only")
 
 
 def test_a_part_says_that_it_is_one(glue_folder):

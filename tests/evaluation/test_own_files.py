@@ -2,7 +2,9 @@
 
 import json
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from latemask import UserError
 from latemask.evaluation.own_files import load_own, load_tagging
@@ -38,12 +40,14 @@ def rows(*labels):
         (("0.5", "1.25", "3"), "regression", ()),
         ([str(number) for number in range(30)], "regression", ()),
         (("1.5", "2.5", "1.5"), "regression", ()),
+        ([f"2023_{number:02}" for number in range(30)], "classification", tuple(f"2023_{n:02}" for n in range(30))),
+        (("nan", "inf", "nan"), "classification", ("inf", "nan")),
     ],
 )
 def test_the_kind_is_recognised_from_the_labels(own, capsys, labels, kind, names):
     task = own(rows(*labels), rows(labels[0], labels[1]))
     assert (task.kind, task.labels) == (kind, names)
-    assert f"so this is a {kind}" in capsys.readouterr().err
+    assert f"taken as a {kind}" in capsys.readouterr().err
 
 
 def test_json_knows_numbers_and_truth(own):
@@ -83,6 +87,35 @@ def test_a_list_is_neither_a_text_nor_a_label(own):
         own([(["a"], "x"), ("b", "y")], rows("x"), "jsonl")
 
 
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([("a", "x"), ("b", "half \ud800")], r"train.jsonl:2: half a surrogate pair"),
+        ([("half \ud800", "x"), ("b", "y")], r"train.jsonl:1: half a surrogate pair"),
+        ([("a", 0.5), ("b", 10**400), ("c", 1.5)], r"train.jsonl:2: the label '10+' is not a number"),
+        ([("a", 0.5), ("b", 1e39)], r"train.jsonl:2: the label '1e\+39' is not a number that a regression can learn"),
+    ],
+)
+def test_what_json_can_spell_and_nobody_can_learn(own, train, message):
+    with pytest.raises(UserError, match=message):
+        own(train, train[:1], "jsonl")
+
+
+def test_bytes_are_no_text_and_nan_is_none(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": [b"a", b"b"], "label": ["x", "y"]}), path)
+    with pytest.raises(UserError, match=r"a.parquet: row 1: 'text' is a bytes"):
+        load_own({"train": path, "dev": path}, "text", None, "label", None)
+    parquet.write_table(pyarrow.table({"text": [float("nan"), 2.0, 3.0], "label": ["x", "y", "x"]}), path)
+    assert load_own({"train": path, "dev": path}, "text", None, "label", None).dev.texts == ["", "2.0", "3.0"]
+
+
+def test_a_score_on_the_training_file_is_warned_of(table, capsys):
+    path = table("a.csv", "text,label\na,x\nb,y\n")
+    load_own({"train": path, "dev": path}, "text", None, "label", None)
+    assert "warning: dev is the same file as train" in capsys.readouterr().err
+
+
 def test_empty_texts_are_said_not_trained_on_and_scored(own, capsys):
     task = own([("a", "x"), ("", "y"), ("b", "y")], [("", "x"), ("c", "y")])
     assert task.train.texts == ["a", "b"]
@@ -100,7 +133,7 @@ def test_two_texts_and_a_test_file(table):
     task = load_own(files, "question", "answer", "right", None)
     assert task.train.pairs == ["a1", "a2"]
     assert task.others["test"].labels == [task.labels.index("yes")]
-    assert task.columns == {"text": "question", "text_pair": "answer"}
+    assert task.columns == {"text": "question", "text_pair": "answer", "label": "right"}
 
 
 def test_tags_become_a_task_and_unknown_ones_are_named(table):

@@ -1,6 +1,7 @@
 """`latemask predict`: one line for each row, in its order; against a plain transformers pipeline."""
 
 import json
+import shutil
 
 import pyarrow
 import pytest
@@ -105,7 +106,41 @@ def test_a_file_is_written_whole_or_not_at_all(classifier, tmp_path, predict):
     assert (tmp_path / "b.tsv").read_text().endswith("\tgood film\n")
     code, _, err = predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "a.txt")
     assert (code, "is the file to label" in err) == (2, True)
+    code, _, err = predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "b.tsv")
+    assert (code, "is there already" in err) == (2, True)
+    assert predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "b.tsv", "--overwrite")[0] == 0
+    code, _, err = predict(classifier, tmp_path / "a.txt", "--out", tmp_path)
+    assert (code, "is a folder" in err) == (2, True)
     assert (tmp_path / "a.txt").read_text() == "good film\n"
+
+
+def test_json_shows_letters_and_escapes_what_moves_the_cursor(classifier, tmp_path, predict):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"review": "schön\u202e\u009b31m"}) + "\n")
+    _, out, _ = predict(classifier, tmp_path / "a.jsonl", "--json")
+    assert "schön" in out
+    assert "\u202e" not in out
+    assert "\u009b" not in out
+    assert json.loads(out)["text"] == "schön\u202e\u009b31m"
+
+
+def test_a_head_that_was_never_trained_labels_nothing(encoder, encoder_folder, tmp_path, predict):
+    model = encoder.with_head(make_task(), 0)
+    model.save_pretrained(str(tmp_path / "model"))
+    shutil.copy(encoder_folder / "model.safetensors", tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(encoder_folder / name, tmp_path / "model")
+    (tmp_path / "a.txt").write_text("good\n")
+    code, _, err = predict(tmp_path / "model", tmp_path / "a.txt")
+    assert (code, "do not fit its config" in err) == (2, True)
+
+
+def test_a_model_of_pairs_needs_pairs(encoder, tmp_path, predict):
+    folder = fine_tuned(encoder, tmp_path / "pairs", "classification")
+    path = folder / "model" / "latemask-task.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "columns": {"text": "a", "text_pair": "b"}}))
+    (tmp_path / "a.txt").write_text("good\n")
+    code, _, err = predict(folder, tmp_path / "a.txt")
+    assert (code, "the model takes two texts" in err) == (2, True)
 
 
 def test_what_cannot_be_labelled_is_said(classifier, encoder_folder, tmp_path, predict):

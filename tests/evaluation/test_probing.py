@@ -99,11 +99,11 @@ def test_the_vector_of_a_text_is_the_mean_of_its_states_and_the_first_one(encode
 
 def test_the_command_shows_encoder_random_and_majority(encoder_folder, tmp_path, capsys, documents, monkeypatch):
     monkeypatch.setattr("latemask.evaluation.probing.builtin_documents", lambda: documents)
-    assert main(["probe", str(encoder_folder), "--examples", "300", "--splits", "2"]) == 0
+    assert main(["probe", str(encoder_folder), "--examples", "200", "--splits", "1"]) == 0
     out = capsys.readouterr().out
     for word in ("this encoder", "random encoder", "majority", "which library", "shuffled", "follow"):
         assert word in " ".join(out.split())
-    arguments = ["--examples", "300", "--splits", "2", "--json", "--out", str(tmp_path / "p.json")]
+    arguments = ["--examples", "200", "--splits", "2", "--json", "--out", str(tmp_path / "p.json")]
     assert main(["probe", str(encoder_folder), *arguments]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads((tmp_path / "p.json").read_text())

@@ -66,8 +66,9 @@ def test_the_average_says_over_which_tasks_and_which_are_parts(tmp_path):
     average = results.average("a")
     assert average["score"] == pytest.approx(0.7)
     assert (average["tasks"], average["parts"]) == (["sst2", "rte"], ["rte"])
-    assert any("the average is over sst2, rte; of rte only a part" in note for note in notes(results))
+    assert any("the average is over sst2, rte, wnli; of rte only a part" in note for note in notes(results))
     assert results.average("b") is None
+    assert "| a | 80.0 | 60.0 | – | – |" in as_markdown(results)  # no mean over other tasks than the column says
 
 
 def test_a_collapsed_run_is_flagged_and_counted(tmp_path, capsys):
@@ -123,7 +124,40 @@ def test_going_on_needs_the_same_protocol_and_the_same_things(tmp_path):
         Results.begin(path, Protocol(epochs=2)).enter({"name": "a", "identity": "other"}, {**TASK, "name": "sst2"})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "cells": [{}]}'])
+def test_nothing_is_mixed_where_there_is_nothing(tmp_path):
+    make_results(tmp_path / "r.json").write()
+    assert Results.begin(tmp_path / "r.json", Protocol(epochs=9)).protocol.epochs == 9
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("encoders",), []),
+        (("made_by",), None),
+        (("tasks", "sst2"), {"name": "sst2"}),
+        (("tasks", "sst2", "constant"), None),
+        (("tasks", "sst2", "cut"), {"a": None}),
+        (("cells", 0, "score"), "x"),
+        (("cells", 0, "score"), None),
+        (("cells", 0, "metrics"), None),
+        (("cells", 0, "task"), "unknown"),
+        (("protocol",), {"epoch": 3}),
+    ],
+)
+def test_a_damaged_entry_is_noticed(tmp_path, path, value):
+    make_results(tmp_path / "r.json", cell(0.8)).write()
+    record = json.loads((tmp_path / "r.json").read_text())
+    *way, last = path
+    target = record
+    for step in way:
+        target = target[step]
+    target[last] = value
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"r.json is damaged"):
+        Results.read(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "cells": [{}]}', "[" * 100_000])
 def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(UserError, match=r"r.json is damaged, or no results of latemask"):

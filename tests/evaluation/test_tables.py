@@ -57,7 +57,7 @@ def test_a_quote_in_a_tsv_is_a_character(table):
         ("a.csv", "", r"a.csv: holds no rows"),
         ("a.csv", "text,label\n", r"a.csv: holds no rows"),
         ("a.txt", "text", r"a.txt: a table is needed"),
-        ("a.doc", "text", r"a.doc: unknown format"),
+        ("a.json", "[]", r"a.json: unknown format; a file here ends in .txt, .jsonl"),
         ("a.csv", "\0\1\2\3" * 100, "looks binary"),
     ],
 )

@@ -101,7 +101,13 @@ def test_a_kill_loses_nothing_that_was_finished(two_tasks, encoder_folder, tmp_p
 
 
 def test_sigterm_ends_like_ctrl_c_with_its_own_code(two_tasks, encoder_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(grid, "run_cell", lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(5))
+    real = grid.run_cell
+
+    def terminated(*arguments, **settings):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(grid, "run_cell", terminated)
     arguments = ["glue", str(encoder_folder), "--data", str(two_tasks), "--out", str(tmp_path / "o"), *QUICK]
     assert main(arguments) == 128 + signal.SIGTERM
     assert "stopped; 0 finished runs are in" in capsys.readouterr().err

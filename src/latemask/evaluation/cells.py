@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from transformers.trainer_callback import PrinterCallback
 
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.features import Features, featurize, make_collator
-from latemask.evaluation.metrics import constant_answer, is_collapsed, measured, score_of
-from latemask.evaluation.predictions import completed, decided, logits_of
+from latemask.evaluation.metrics import is_collapsed, measured, score_of
+from latemask.evaluation.predictions import at_words, decided, logits_of
 from latemask.evaluation.progress import Watch
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Cell, finite
@@ -48,7 +49,8 @@ def prepare_task(encoder: Encoder, task: Task, protocol: Protocol) -> Prepared:
     """Tokenize all splits of a task."""
     max_length = protocol.length_for(encoder.longest)
     splits = {
-        name: featurize(examples, task.kind, encoder.tokenizer, max_length) for name, examples in task.splits.items()
+        name: featurize(examples, task.kind, encoder.tokenizer_for(task.kind), max_length)
+        for name, examples in task.splits.items()
     }
     return Prepared(encoder, task, protocol, max_length, splits)
 
@@ -59,7 +61,7 @@ def run_cell(
     """Fine-tune once; return the record and, with `keep`, the model as it was at the reported epoch."""
     started = time.monotonic()
     model = prepared.encoder.with_head(prepared.task, seed)
-    collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer)
+    collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer_for(prepared.task.kind))
     judge = Judge(prepared, collator, watch or Watch(), keep)
     with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
         trainer = Trainer(
@@ -72,7 +74,8 @@ def run_cell(
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     cell = judge.record(learning_rate, seed)
-    cell.loss = [[log["step"], round(log["loss"], 6)] for log in trainer.state.log_history if "loss" in log]
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    cell.loss = [[log["step"], round(log["loss"], 6) if math.isfinite(log["loss"]) else None] for log in logs]
     cell.steps = trainer.state.global_step
     cell.seconds = round(time.monotonic() - started, 3)
     return cell, judge.restored(trainer.model) if keep else None
@@ -122,8 +125,9 @@ class Judge(TrainerCallback):
         self.weights: dict[str, Any] = {}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Tell whoever watches."""
+        """Tell whoever watches, and may want to stop."""
         self.watch.step()
+        self.watch.check()
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
@@ -159,9 +163,10 @@ class Judge(TrainerCallback):
     def _measured(self, model: Any, split: str) -> tuple[dict[str, float], list[Any]]:
         task = self.prepared.task
         labels = task.splits[split].labels
-        predictions = decided(task.kind, logits_of(model, self.prepared.splits[split].rows, self.collator))
+        rows = self.prepared.splits[split].rows
+        predictions = decided(task.kind, logits_of(model, rows, self.collator, lambda _: self.watch.check()))
         if task.kind == "tagging":
-            predictions = completed(predictions, labels, int(constant_answer(task)))
+            predictions = at_words(predictions, self.prepared.splits[split].words, labels, task.labels)
         return measured(task, labels, predictions), predictions
 
     def record(self, learning_rate: float, seed: int) -> Cell:

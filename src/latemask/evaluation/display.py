@@ -24,7 +24,7 @@ def show(results: Results) -> None:
     table = Table()
     head, *rows = _rows(results)
     for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number else "left")
+        table.add_column(Text(name), justify="right" if number else "left")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
@@ -77,7 +77,10 @@ def _rows(results: Results) -> Rows:
     for encoder in results.encoders:
         cells = [_score(results.summary(encoder, task)) for task in tasks]
         average = results.average(encoder)
-        rows.append([printable(encoder), *cells, *([_percent(average["score"]) if average else ""] * several)])
+        is_whole = average is not None and average["tasks"] == tasks  # means over other tasks cannot be compared
+        rows.append(
+            [printable(encoder), *cells, *([_percent(average["score"]) if average and is_whole else "–"] * several)]
+        )
     constants = [results.tasks[task]["constant"]["score"] for task in tasks]
     mean = [_percent(sum(constants) / len(constants))] if several else []
     return [*rows, [_CONSTANT, *map(_percent, constants), *mean]]
@@ -119,10 +122,10 @@ def _how(results: Results) -> str:
 
 def _parts(results: Results) -> list[str]:
     parts = [f"{task}: part, {record['part']}" for task, record in results.tasks.items() if record["part"]]
-    average = next((average for name in results.encoders if (average := results.average(name))), None)
-    if average and len(results.tasks) > 1:
-        which = f"the average is over {', '.join(average['tasks'])}"
-        parts.append(which + (f"; of {', '.join(average['parts'])} only a part (*)" if average["parts"] else ""))
+    if len(results.tasks) > 1:
+        some = [task for task, record in results.tasks.items() if record["part"]]
+        which = f"the average is over {', '.join(results.tasks)}"
+        parts.append(which + (f"; of {', '.join(some)} only a part (*)" if some else ""))
     return [f"* {part}" if ": part, " in part else part for part in parts]
 
 

@@ -7,6 +7,7 @@ is a recipe, a run or a folder.
 from __future__ import annotations
 
 import atexit
+import copy
 import hashlib
 import shutil
 import tempfile
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers import set_seed as set_all_seeds
 
 from latemask.console import printable, say
 from latemask.errors import UserError
-from latemask.evaluation.tasks import Task
+from latemask.evaluation.tasks import Kind, Task
 from latemask.exporting import export
 from latemask.files import sha256_of
 from latemask.model.base import stock_config
@@ -63,6 +65,15 @@ class Encoder:
         """The longest input it takes, in tokens."""
         return longest_input(self.config, self.tokenizer)
 
+    def tokenizer_for(self, kind: Kind) -> Any:
+        """Return the tokenizer; for a tagger one that takes words as words inside a text, not as texts of their own."""
+        before = self.tokenizer.backend_tokenizer.pre_tokenizer
+        if kind != "tagging" or not isinstance(before, ByteLevel) or before.add_prefix_space:
+            return self.tokenizer
+        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True, use_regex=before.use_regex)
+        return tokenizer
+
     def with_head(self, task: Task, seed: int) -> Any:
         """Return the stock model for a task; `seed` draws its head, and all of it where nothing was trained."""
         kind = AutoModelForTokenClassification if task.kind == "tagging" else AutoModelForSequenceClassification
@@ -80,10 +91,8 @@ class Encoder:
         set_all_seeds(seed)
         if self.folder is None:
             config = type(self.config).from_dict({**self.config.to_dict(), **settings})
-            return kind.from_config(config)
-        safe = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
-        folder = str(self.folder)
-        return _or_say(self.name, lambda: kind.from_pretrained(folder, **safe, **settings))
+            return _or_say(self.name, lambda: kind.from_config(config))
+        return load_whole(kind, self.folder, self.name, **settings)
 
 
 def longest_input(config: Any, tokenizer: Any) -> int:
@@ -104,6 +113,21 @@ def _head_settings(task: Task) -> dict[str, Any]:
     return {"num_labels": len(names), **settings}
 
 
+def load_whole(kind: Any, folder: Path, name: str, with_head: bool = False, **settings: Any) -> Any:
+    """Load a stock model from safetensors; weights that are not in the file are refused, but for a new head's."""
+    settings |= {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    load = lambda: kind.from_pretrained(str(folder), output_loading_info=True, **settings)  # noqa: E731
+    model, info = _or_say(name, load)
+    body = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
+    missing = sorted(key for key in info["missing_keys"] if with_head or key.startswith(body))
+    if missing := [key for key in missing if with_head or "pooler" not in key]:  # encoders come without a pooler
+        raise UserError(
+            f"the weights of '{printable(name)}' do not fit its config: {len(missing)} are missing, "
+            f"{printable(missing[0])} for one"
+        )
+    return model
+
+
 def _or_say(name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
@@ -117,6 +141,7 @@ def open_encoders(given: Sequence[str], tokenizer: str | None = None) -> list[En
 
     Without it, one that has none takes that of the first trained encoder, so that the two can be compared.
     """
+    given = [name if name == "/" else name.rstrip("/") for name in given]
     if doubled := [name for name in given if list(given).count(name) > 1]:
         raise UserError(f"the encoder '{printable(doubled[0])}' is given twice")
     if tokenizer is not None and not any(name.startswith(RANDOM) for name in given):
@@ -128,10 +153,32 @@ def open_encoders(given: Sequence[str], tokenizer: str | None = None) -> list[En
 
 def _trained(given: str) -> Encoder:
     folder = _folder(given)
-    config = stock_config(str(folder))
-    if not hasattr(config, "hidden_size"):
+    config, tokenizer = _config(given, str(folder)), load_tokenizer(folder)
+    _refuse_larger(given, config, tokenizer)
+    return Encoder(given, folder, config, tokenizer, _checksum(folder))
+
+
+def _config(given: str, folder: str) -> Any:
+    """Read the config of a text encoder, or say that it is something else."""
+    config = stock_config(folder)
+    is_text = hasattr(config, "hidden_size") and getattr(config, "vocab_size", None)
+    if not is_text or getattr(config, "is_encoder_decoder", False) or "t5" in config.model_type:
         raise UserError(f"'{printable(given)}' holds a '{config.model_type}' model, which is no text encoder")
-    return Encoder(given, folder, config, load_tokenizer(folder), _checksum(folder))
+    head = (config.architectures or [""])[0]
+    if head.endswith(("ForSequenceClassification", "ForTokenClassification")):
+        raise UserError(
+            f"'{printable(given)}' holds a fine-tuned {head}; give the encoder it was made from, "
+            "or save its encoder alone (model.base_model.save_pretrained)"
+        )
+    return config
+
+
+def _refuse_larger(given: str, config: Any, tokenizer: Any) -> None:
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"the tokenizer of '{printable(given)}' has {len(tokenizer):,} pieces and its encoder "
+            f"only {config.vocab_size:,}: they do not belong together"
+        )
 
 
 def _folder(given: str) -> Path:
@@ -141,6 +188,8 @@ def _folder(given: str) -> Path:
     if not path.is_dir():
         raise UserError(f"{printable(given)} is a file, not an encoder's folder")
     run = RunFolder(path)
+    if (run.model / "config.json").is_file() and not is_ours(run.model):
+        raise UserError(f"{printable(given)} holds a fine-tuned model; give the encoder it was made from")
     is_run = run.recipe_file.is_file() or run.model.is_dir() or run.checkpoints.is_dir()
     if not is_run and model_type(path) and not is_ours(path):
         return path
@@ -175,17 +224,21 @@ def _checksum(folder: Path) -> str:
 
 def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
     name = given.removeprefix(RANDOM)
+    if not name:
+        raise UserError("random: needs a name: a recipe, a run or an encoder's folder")
     if (Path(name) / "config.json").is_file() and not is_ours(Path(name)):
         if tokenizer is not None:
             raise UserError(f"--tokenizer: '{name}' has its own")
-        config = stock_config(name)
-        return _untrained(given, config, load_tokenizer(name))
+        return _untrained(given, _config(given, name), load_tokenizer(name))
+    if Path(name).is_dir() and not (Path(name) / "recipe.yaml").is_file():
+        raise UserError(f"{printable(given)}: the folder holds neither a run nor an encoder")
     run = RunFolder(Path(name) if Path(name).is_dir() else Path(name).parent)
     recipe = load_recipe(run.recipe_file if Path(name).is_dir() else find_recipe(name))
     return _from_recipe(given, recipe, _tokenizer_for(given, recipe, run, tokenizer, shared))
 
 
 def _untrained(given: str, config: Any, tokenizer: Any) -> Encoder:
+    _refuse_larger(given, config, tokenizer)
     parts = config.to_json_string() + tokenizer.backend_tokenizer.to_str()
     return Encoder(given, None, config, tokenizer, hashlib.sha256(parts.encode()).hexdigest())
 

@@ -12,11 +12,11 @@ from latemask.console import printable, say
 from latemask.errors import UserError, nearest
 from latemask.evaluation.cells import Prepared
 from latemask.evaluation.display import as_csv, as_markdown, show
-from latemask.evaluation.encoders import RANDOM, open_encoders
+from latemask.evaluation.encoders import RANDOM, Encoder, open_encoders
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.grid import Saver, run_grid
 from latemask.evaluation.own_files import load_own, load_tagging
-from latemask.evaluation.protocol import Protocol, Select
+from latemask.evaluation.protocol import Protocol, Select, checked_rates
 from latemask.evaluation.results import Cell, Results
 from latemask.evaluation.tasks import GLUE, Kind, Task
 from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
@@ -84,12 +84,30 @@ def finetune(
     loaded = loaded.limited(max_train)
     (opened,) = open_encoders([encoder], tokenizer)
     out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
+    refuse_settings(protocol, [opened], lrs)
     with begin(out, protocol, overwrite) as results:
+        _refuse_others(results, opened.name, loaded.name)
         run_grid([opened], [loaded], lrs, seeds, results, _keep_best(out / MODEL, results))
         write_tables(results)
     show(results)
-    say(f"results: {out / RESULTS}\nmodel:   {out / MODEL}  (the best run on dev; latemask predict takes it)")
+    say(f"results: {out / RESULTS}")
+    if (out / MODEL).is_dir():
+        say(f"model:   {out / MODEL}  (the best run on dev; latemask predict takes it)")
     return results
+
+
+def refuse_settings(protocol: Protocol, encoders: Sequence[Encoder], rates: Sequence[float] | None) -> None:
+    """Refuse what does not suit the encoders, before anything is written or removed."""
+    for encoder in encoders:
+        checked_rates(rates, encoder.width)
+        protocol.length_for(encoder.longest)
+
+
+def _refuse_others(results: Results, encoder: str, task: str) -> None:
+    """The model in the folder is the best of one encoder on one task."""
+    if results.cells and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
+        held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
+        raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
 
 
 def checked_protocol(
@@ -118,7 +136,14 @@ def _load_task(
 ) -> Task:
     if task is not None:
         if given := [f"--{name}" for name in files] or [
-            option for option, value in (("--text", text), ("--label", label), ("--task-type", kind)) if value
+            option
+            for option, value in (
+                ("--text", text),
+                ("--text-pair", text_pair),
+                ("--label", label),
+                ("--task-type", kind),
+            )
+            if value
         ]:
             raise UserError(f"--task {task} has its own files and columns: leave {given[0]} away")
         if task not in GLUE:
@@ -140,7 +165,8 @@ def _load_task(
 def _short(encoder: str) -> str:
     """Return a folder's name for an encoder: runs/small/encoder is small."""
     path = Path(encoder.removeprefix(RANDOM))
-    name = path.parent.name if path.name in ("encoder", "model", "recipe.yaml") and path.parent.name else path.stem
+    is_inside = path.name in ("encoder", "model", "recipe.yaml") and path.parent.name
+    name = path.parent.name if is_inside else path.name.removesuffix(".yaml")
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "encoder"
     return f"random-{name}" if encoder.startswith(RANDOM) else name
 
@@ -151,11 +177,12 @@ def begin(out: Path, protocol: Protocol, overwrite: bool) -> Iterator[Results]:
     if out.exists() and not out.is_dir():
         raise UserError(f"{printable(str(out))} is a file, not a folder")
     is_ours = (out / RESULTS).exists()
-    if out.is_dir() and not is_ours and any(path.name != LOCK for path in out.iterdir()):
+    if out.is_dir() and not is_ours and any(not path.name.startswith(".") for path in out.iterdir()):
         raise UserError(f"{printable(str(out))} is not empty and holds no results; choose another --out")
     lock = exclusive_lock(out / LOCK, f"{printable(str(out))} is in use by another process")
     try:
         if overwrite and is_ours:
+            Results.read(out / RESULTS)  # what is not ours, or cannot be told, is not for us to remove
             shutil.rmtree(out / MODEL, ignore_errors=True)
             for name in (TABLE, CSV, RESULTS):  # the one that says that the folder is ours goes last
                 (out / name).unlink(missing_ok=True)
@@ -175,12 +202,12 @@ def _keep_best(folder: Path, results: Results) -> Saver:
     """Return what saves a model that is better on dev than all before it."""
 
     def save(cell: Cell, model: Any, prepared: Prepared) -> None:
-        if any(other.score >= cell.score for other in results.cells) and folder.is_dir():
+        if any(other.score >= cell.score for other in results.cells):
             return
         aside = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(aside, ignore_errors=True)
         model.save_pretrained(str(aside))
-        save_tokenizer(prepared.encoder.tokenizer, aside)
+        save_tokenizer(prepared.encoder.tokenizer_for(prepared.task.kind), aside)
         task = prepared.task
         write_json_atomically(
             aside / TASK_FILE,

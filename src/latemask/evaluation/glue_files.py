@@ -65,6 +65,8 @@ def _task(glue: GlueTask, train: Examples, dev: Examples, others: dict[str, Exam
         parts.append(f"{rows:,} of {glue.train_rows:,} training rows")
     if abs(len(dev) - glue.dev_rows) > glue.dev_rows * _SAME_SIZE:
         parts.append(f"{len(dev):,} dev rows, GLUE has {glue.dev_rows:,}")
+    if glue.other_dev and not others:
+        parts.append("matched only")
     return Task(
         glue.name,
         glue.kind,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from latemask.console import printable, say
@@ -16,6 +15,7 @@ from latemask.evaluation.protocol import checked_rates
 from latemask.evaluation.records import encoder_record, task_record
 from latemask.evaluation.results import Cell, Results
 from latemask.evaluation.tasks import Task
+from latemask.signals import SignalFlag
 
 Saver = Callable[[Cell, Any, Prepared], None]
 
@@ -47,15 +47,17 @@ def run_grid(
     count = sum(len(one.runs) for one in wanted)
     if results.cells:
         say(f"{len(results.cells):,} runs are done already, {count:,} to go")
+    steps = sum(len(one.runs) * one.steps for one in wanted)
+    stop = SignalFlag("stopping; finished runs are kept (once more ends at once)")
     try:
-        with _terminated_as_interrupted(), GridWatch(count, sum(len(one.runs) * one.steps for one in wanted)) as watch:
+        with stop, GridWatch(count, steps, stop) as watch:
             for one in wanted:
                 _run(one, results, watch, save)
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         raise Interrupted(
             f"stopped; {len(results.cells):,} finished runs are in {printable(str(results.path))}. "
             "The same command goes on from there",
-            signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT,
+            stop.received or signal.SIGINT,
         ) from None
 
 
@@ -78,6 +80,7 @@ def _run(one: _Wanted, results: Results, watch: GridWatch, save: Saver | None) -
     _say_what_was_cut(prepared)
     results.note_cut(one.encoder.name, one.task.name, {name: rows.cut for name, rows in prepared.splits.items()})
     for rate, seed in one.runs:
+        watch.check()
         watch.begin(f"{one.task.name} {printable(one.encoder.name)} lr {rate:g} seed {seed}", one.steps)
         cell, model = run_cell(prepared, rate, seed, watch, keep=save is not None)
         watch.end()
@@ -93,25 +96,3 @@ def _say_what_was_cut(prepared: Prepared) -> None:
                 f"{prepared.task.splits[name].source}: {rows.cut:,} of {len(rows):,} texts are longer than "
                 f"{prepared.max_length} tokens and were cut (the longest has {rows.longest:,})"
             )
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, as a cluster sends it, ends like Ctrl-C: with a word."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise _Terminated
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

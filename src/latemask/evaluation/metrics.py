@@ -100,7 +100,7 @@ def _flat(sentences: list[list[int]]) -> list[int]:
 
 
 def _named(sentences: list[list[int]], labels: tuple[str, ...]) -> list[list[str]]:
-    return [[labels[tag] for tag in sentence] for sentence in sentences]
+    return [["O" if tag < 0 else labels[tag] for tag in sentence] for sentence in sentences]
 
 
 def score_of(task: Task, metrics: dict[str, float]) -> float:

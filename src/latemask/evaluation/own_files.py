@@ -11,7 +11,7 @@ from latemask.console import printable, say
 from latemask.errors import UserError
 from latemask.evaluation.conll import read_conll
 from latemask.evaluation.tables import Table, checksum, read_table
-from latemask.evaluation.tasks import Examples, Kind, Task, number_of, refuse_one_class
+from latemask.evaluation.tasks import Examples, Kind, Task, number_of, parsed_number, refuse_one_class
 
 _MOST_CLASSES = 20  # whole numbers beyond this many different ones are amounts, not names
 METRICS: dict[Kind, tuple[str, ...]] = {
@@ -40,40 +40,47 @@ def load_own(
     }
     train, dev, *others = examples.values()
     task = Task(
-        name=Path(files["train"]).parent.resolve().name or "own",
+        name=_task_name(files["train"]),
         kind=kind,
         labels=classes,
         metrics=METRICS[kind],
         train=train.without_empty(),
         dev=dev,
         others=dict(zip(("test",), others, strict=False)),
-        columns={"text": text, "text_pair": text_pair},
+        columns={"text": text, "text_pair": text_pair, "label": label},
         headline=METRICS[kind][:1] if kind == "classification" else (),
     )
     refuse_one_class(task)
+    warn_of_sameness(task)
     return task
+
+
+def _task_name(train: Path) -> str:
+    """Call a task after the folder of its files."""
+    return printable(Path(train).parent.resolve().name) or "own"
+
+
+def warn_of_sameness(task: Task) -> None:
+    """A score on what was trained on says nothing, and looks like a very good one."""
+    for name, examples in task.splits.items():
+        if name != "train" and examples.checksum and examples.checksum == task.train.checksum:
+            say(f"warning: {name} is the same file as train: its score says what was memorised, not what was learnt")
 
 
 def _labels(table: Table, label: str) -> list[Any]:
     values = table.values(label, "--label")
     for row, value in enumerate(values):
-        if value is None or (isinstance(value, str) and not value.strip()):
+        if value is None or value != value or (isinstance(value, str) and not value.strip()):
             raise UserError(f"{table.where(row)}: no label in '{label}'")
-        if isinstance(value, (list, dict)):
+        if isinstance(value, (list, dict, bytes)):
             raise UserError(f"{table.where(row)}: the label is a {type(value).__name__}, not a name or a number")
+        table.refuse_half_characters(str(value), row)
     return [value.strip() if isinstance(value, str) else value for value in values]
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _recognised(values: list[Any], table: Table) -> Kind:
     """Regression where most labels have decimals, or are whole numbers of many kinds; classes otherwise."""
-    different = {str(value): _number(value) for value in values}
+    different = {str(value): parsed_number(value) for value in values}
     fractions = [number for number in different.values() if number is not None and number % 1]
     numbers = [number for number in different.values() if number is not None]
     is_regression = 2 * len(fractions) > len(different) or (
@@ -82,8 +89,8 @@ def _recognised(values: list[Any], table: Table) -> Kind:
     kind: Kind = "regression" if is_regression else "classification"
     other = "classification" if is_regression else "regression"
     say(
-        f"{table.source.label}: {len(different):,} different labels, so this is a {kind} "
-        f"(--task-type {other} would make it one)"
+        f"{table.source.label}: {len(different):,} different labels, taken as a {kind} "
+        f"(if it is a {other}, say --task-type {other})"
     )
     return kind
 
@@ -95,9 +102,8 @@ def _name(value: Any) -> str:
 
 def _classes(values: list[Any]) -> tuple[str, ...]:
     names = {_name(value) for value in values}
-    if all(_number(name) is not None for name in names):
-        return tuple(sorted(names, key=lambda name: (float(name), name)))
-    return tuple(sorted(names))
+    numbers = {name: parsed_number(name) for name in names}
+    return tuple(sorted(names, key=lambda name: (numbers[name] is None, numbers[name] or 0.0, name)))
 
 
 def _ids(kind: Kind, classes: tuple[str, ...], values: list[Any], table: Table, train: Table) -> list[int | float]:
@@ -118,20 +124,12 @@ def unseen(label: str, where: str, train: str, labels: Iterable[str]) -> UserErr
 
 
 def _examples(table: Table, text: str, text_pair: str | None, labels: list[Any]) -> Examples:
-    texts = _texts(table, text, "--text")
-    pairs = _texts(table, text_pair, "--text-pair") if text_pair else None
+    texts = table.texts(text, "--text")
+    pairs = table.texts(text_pair, "--text-pair") if text_pair else None
     examples = Examples(table.source.label, texts, pairs, labels, checksum(table.source))
     if empty := examples.empty_rows():
         say(f"{table.where(empty[0])}: no text; {len(empty):,} of {len(examples):,} rows have none")
     return replace(examples, empty=len(empty))
-
-
-def _texts(table: Table, name: str, option: str) -> list[str]:
-    values = table.values(name, option)
-    for row, value in enumerate(values):
-        if isinstance(value, (list, dict)):
-            raise UserError(f"{table.where(row)}: '{name}' is a {type(value).__name__}, not a text")
-    return ["" if value is None else str(value) for value in values]
 
 
 def load_tagging(files: dict[str, Path], text: str | None, label: str | None) -> Task:
@@ -150,7 +148,7 @@ def load_tagging(files: dict[str, Path], text: str | None, label: str | None) ->
     train, dev, *others = examples.values()
     is_spans = any(tag[:2] in ("B-", "I-", "S-", "U-") for tag in tags)
     task = Task(
-        name=Path(files["train"]).parent.resolve().name or "own",
+        name=_task_name(files["train"]),
         kind="tagging",
         labels=tags,
         metrics=SPAN_METRICS if is_spans else METRICS["tagging"],
@@ -161,4 +159,5 @@ def load_tagging(files: dict[str, Path], text: str | None, label: str | None) ->
         headline=("span_f1",) if is_spans else (),
     )
     refuse_one_class(task)
+    warn_of_sameness(task)
     return task

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from latemask.console import is_interactive, printable, progress_bar, say
+from latemask.console import is_interactive, json_line, printable, progress_bar, say
 from latemask.errors import UserError
 from latemask.evaluation.conll import read_words
-from latemask.evaluation.encoders import longest_input
+from latemask.evaluation.encoders import load_whole, longest_input
 from latemask.evaluation.features import featurize, make_collator
 from latemask.evaluation.finetuning import MODEL, TASK_FILE
-from latemask.evaluation.predictions import completed, decided, logits_of
+from latemask.evaluation.predictions import UNSEEN, at_words, decided, logits_of
 from latemask.evaluation.tables import open_source, read_table, whole_lines
 from latemask.evaluation.tasks import Examples, Kind
 from latemask.model.base import stock_config
@@ -40,6 +40,7 @@ def predict(
     text_pair: str | None = None,
     out: Path | None = None,
     json: bool = False,
+    overwrite: bool = False,
 ) -> list[dict[str, Any]]:
     """Label a file with a fine-tuned model: one line for each of its rows, in their order.
 
@@ -50,16 +51,26 @@ def predict(
         text_pair: Column with a second text; by default the one it was trained with.
         out: File to write; by default standard output.
         json: Write JSON lines with every class's probability instead of tab-separated text.
+        overwrite: Replace a file that --out names.
     """
-    if out is not None and Path(out).resolve() == Path(file).resolve():
-        raise UserError(f"--out {out} is the file to label; choose another")
+    if out is not None:
+        _refuse_or_pass(Path(out), Path(file), overwrite)
     predictor = Predictor(Path(model))
     examples = predictor.read(Path(file), text, text_pair)
     found = predictor.label(examples)
     with _opened(out) as target:
         for row in found:
-            target.write((json_format.dumps(row, ensure_ascii=False) if json else _line(row)) + "\n")
+            target.write((json_line(row) if json else _line(row)) + "\n")
     return found
+
+
+def _refuse_or_pass(out: Path, file: Path, overwrite: bool) -> None:
+    if out.resolve() == file.resolve():
+        raise UserError(f"--out {printable(str(out))} is the file to label; choose another")
+    if out.is_dir():
+        raise UserError(f"--out {printable(str(out))} is a folder; name a file")
+    if out.exists() and not overwrite:
+        raise UserError(f"{printable(str(out))} is there already; choose another --out or pass --overwrite")
 
 
 @contextmanager
@@ -67,6 +78,7 @@ def _opened(out: Path | None) -> Iterator[TextIO]:
     if out is None:
         yield sys.stdout
         return
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
     aside = Path(out).with_name(f".{Path(out).name}.partial")
     with aside.open("w", encoding="utf-8") as file:
         yield file
@@ -75,7 +87,8 @@ def _opened(out: Path | None) -> Iterator[TextIO]:
 
 def _line(row: dict[str, Any]) -> str:
     if "tags" in row:
-        return "\n".join(f"{printable(w)}\t{t}" for w, t in zip(row["words"], row["tags"], strict=True)) + "\n"
+        pairs = zip(row["words"], row["tags"], strict=True)
+        return "\n".join(f"{printable(word)}\t{printable(tag or '_')}" for word, tag in pairs) + "\n"
     first = f"{row['value']:.6g}" if "value" in row else f"{printable(row['label'])}\t{row['probability']:.4f}"
     return "\t".join([first, *(printable(row[name]) for name in ("text", "text_pair") if name in row)])
 
@@ -95,8 +108,10 @@ class _Settings:
         try:
             record = json_format.loads(path.read_text("utf-8"))
             return cls(dict(record["columns"]), int(record["max_length"]))
-        except (ValueError, LookupError, TypeError):
-            raise UserError(f"{path} is damaged; without it, --text says which column to read") from None
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise UserError(
+                f"{printable(str(path))} is damaged; without it, --text says which column to read"
+            ) from None
 
 
 class Predictor:
@@ -108,13 +123,17 @@ class Predictor:
             raise UserError(f"{printable(str(given))}: no such folder")
         config = stock_config(str(self.folder))
         loader, self.kind = self._kind(config)
+        if config.problem_type == "multi_label_classification":
+            raise UserError(f"{printable(str(self.folder))} gives several labels at once, which predict does not do")
         if config.problem_type == "regression" or (self.kind == "classification" and config.num_labels == 1):
             self.kind = "regression"
-        self.labels = [str(config.id2label[number]) for number in range(config.num_labels)]
+        self.labels = tuple(str(config.id2label.get(number, number)) for number in range(config.num_labels))
         self.tokenizer = load_tokenizer(self.folder)
         self.settings = _Settings.of(self.folder)
         self.max_length = self.settings.max_length or min(longest_input(config, self.tokenizer), 512)
-        self.model = self._load(loader)
+        self.model = load_whole(loader, self.folder, str(self.folder), with_head=True)
+        if torch.accelerator.is_available():
+            self.model.to(torch.accelerator.current_accelerator())
 
     def _kind(self, config: Any) -> tuple[Any, Kind]:
         name = (config.architectures or [""])[0]
@@ -126,22 +145,17 @@ class Predictor:
             "run latemask finetune on it first"
         )
 
-    def _load(self, loader: Any) -> Any:
-        settings = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
-        try:
-            model = loader.from_pretrained(str(self.folder), **settings)
-        except Exception as error:  # transformers and safetensors raise many kinds for a damaged file
-            reason = printable(" ".join(str(error).split())[:200])
-            raise UserError(f"the model in {printable(str(self.folder))} cannot be loaded: {reason}") from None
-        return model.to("cuda") if torch.cuda.is_available() else model
-
     def read(self, file: Path, text: str | None, text_pair: str | None) -> Examples:
         """Read the texts of a file."""
         if self.kind == "tagging":
+            if file.suffix in (".csv", ".jsonl", ".parquet"):
+                raise UserError(f"{printable(str(file))}: a tagger takes a word in each line, as in CoNLL files")
             sentences = read_words(file, text or self.settings.columns.get("text"))
             return Examples(printable(str(file)), sentences, None, [[0] * len(words) for words in sentences])
         source = open_source(file)
         if source.format == "txt":
+            if text_pair or self.settings.columns.get("text_pair"):
+                raise UserError(f"{source.label}: the model takes two texts; give a table and name its columns")
             texts = [line.text.rstrip("\r\n") for line in whole_lines(source)]
             return Examples(source.label, texts, None, [0] * len(texts))
         text = text or self.settings.columns.get("text")
@@ -149,8 +163,8 @@ class Predictor:
         if text is None:
             raise UserError("say which column holds the text: --text")
         table = read_table(file)
-        texts = [_text(value) for value in table.values(text, "--text")]
-        pairs = [_text(value) for value in table.values(text_pair, "--text-pair")] if text_pair else None
+        texts = table.texts(text, "--text")
+        pairs = table.texts(text_pair, "--text-pair") if text_pair else None
         return Examples(source.label, texts, pairs, [0] * len(texts))
 
     def label(self, examples: Examples) -> list[dict[str, Any]]:
@@ -162,8 +176,10 @@ class Predictor:
             say(f"{examples.source}: {features.cut:,} texts are longer than {self.max_length} tokens and were cut")
         with _bar(len(features)) as report:
             logits = logits_of(self.model, features.rows, make_collator(self.kind, self.tokenizer), report)
+        if not all(np.isfinite(row).all() for row in logits):
+            raise UserError(f"the model in {printable(str(self.folder))} gives no numbers (NaN): its training diverged")
         if self.kind == "tagging":
-            return self._tags(examples, logits)
+            return self._tags(examples, logits, features.words)
         records = [self._value(row) if self.kind == "regression" else self._class(row) for row in logits]
         for number, record in enumerate(records):
             record["text"] = examples.texts[number]
@@ -180,17 +196,12 @@ class Predictor:
         scores = {label: round(share, 6) for label, share in zip(self.labels, shares, strict=True)}
         return {"label": self.labels[best], "probability": round(shares[best], 6), "scores": scores}
 
-    def _tags(self, examples: Examples, logits: list[np.ndarray]) -> list[dict[str, Any]]:
-        outside = self.labels.index("O") if "O" in self.labels else 0
-        tags = completed(decided("tagging", logits), examples.labels, outside)
+    def _tags(self, examples: Examples, logits: list[np.ndarray], seen: list[list[int]]) -> list[dict[str, Any]]:
+        tags = at_words(decided("tagging", logits), seen, examples.labels, self.labels)
         return [
-            {"words": words, "tags": [self.labels[tag] for tag in sentence]}
+            {"words": words, "tags": [None if tag == UNSEEN else self.labels[tag] for tag in sentence]}
             for words, sentence in zip(examples.texts, tags, strict=True)
         ]
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 @contextmanager

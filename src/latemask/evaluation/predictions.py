@@ -52,7 +52,7 @@ def batches_by_length(rows: list[Feature]) -> Iterator[list[int]]:
     """Yield row numbers in batches of about the same number of tokens, longest rows first."""
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
     while order:
-        size = max(1, min(_LARGEST_BATCH, _BATCH_TOKENS // len(rows[order[0]]["input_ids"])))
+        size = min(_LARGEST_BATCH, max(1, _BATCH_TOKENS // len(rows[order[0]]["input_ids"])))
         yield order[:size]
         order = order[size:]
 
@@ -66,8 +66,16 @@ def decided(kind: Kind, logits: list[np.ndarray]) -> list[Any]:
     return [row.argmax(-1).tolist() for row in logits]
 
 
-def completed(predictions: list[list[int]], labels: list[list[int]], fallback: int) -> list[list[int]]:
-    """Give words that the encoder did not see, beyond its longest input, the tag that says nothing."""
-    return [
-        [*tags, *([fallback] * (len(wanted) - len(tags)))] for tags, wanted in zip(predictions, labels, strict=True)
-    ]
+UNSEEN = -1
+
+
+def at_words(
+    predictions: list[list[int]], seen: list[list[int]], labels: list[list[int]], names: tuple[str, ...]
+) -> list[list[int]]:
+    """Put tags to their words. One that the encoder did not see (too far back, or no piece) is O, or else wrong."""
+    nothing = names.index("O") if "O" in names else UNSEEN
+    rows = [[nothing] * len(wanted) for wanted in labels]
+    for row, tags, words in zip(rows, predictions, seen, strict=True):
+        for word, tag in zip(words, tags, strict=True):
+            row[word] = tag
+    return rows

@@ -16,6 +16,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, GroupShuffleSplit
+from threadpoolctl import threadpool_limits
 
 from latemask.console import printable, progress_bar
 from latemask.errors import UserError
@@ -103,6 +104,8 @@ def pooled(model: Any, encoder: Encoder, texts: list[str]) -> np.ndarray:
             mask = inputs["attention_mask"].to(states.device, states.dtype)[..., None]
             mean = (states * mask).sum(1) / mask.sum(1)
             found[batch] = torch.cat([mean, states[:, 0]], 1).float().cpu().numpy()
+    if not np.isfinite(found).all():
+        raise UserError(f"the encoder '{printable(encoder.name)}' gives no numbers (NaN): its training diverged")
     return found
 
 
@@ -121,8 +124,9 @@ def _accuracy(vectors: list[np.ndarray], task: ProbeTask, train: np.ndarray, tes
     sides = [whitened.transform(side) for side in vectors]
     # Of a pair: how the two differ and how they agree, which is what a line can separate.
     inputs = sides[0] if len(sides) == 1 else np.concatenate([np.abs(sides[0] - sides[1]), sides[0] * sides[1]], 1)
+    # Matrices this small lose by a second thread, and much: 12 seconds against 1.
     search = GridSearchCV(LogisticRegression(max_iter=200), {"C": _STRENGTHS}, cv=GroupKFold(3))
-    with warnings.catch_warnings():
+    with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         search.fit(inputs[train], task.labels[train], groups=task.groups[train])
     return float(search.score(inputs[test], task.labels[test]))

@@ -8,6 +8,7 @@ from types import TracebackType
 from rich.progress import Progress, TaskID
 
 from latemask.console import is_interactive, progress_bar, say
+from latemask.signals import SignalFlag
 
 _SILENCE = 30.0  # seconds without a line are enough
 
@@ -21,12 +22,15 @@ class Watch:
     def epoch(self, number: int, score: float) -> None:
         """One epoch is done, and scored."""
 
+    def check(self) -> None:
+        """A good moment to stop, by raising something."""
+
 
 class GridWatch(Watch):
     """Shows how far all cells are. Steps that early stopping saves are taken off the total."""
 
-    def __init__(self, cells: int, steps: int):
-        self.cells, self.total = cells, steps
+    def __init__(self, cells: int, steps: int, stop: SignalFlag):
+        self.cells, self.total, self.stop = cells, steps, stop
         self.done, self.number, self.left_in_cell = 0, 0, 0
         self.label, self.state = "", ""
         self.bar: Progress | None = None
@@ -70,6 +74,11 @@ class GridWatch(Watch):
         self.state = f"  epoch {number}: {100 * score:.1f}"
         if not self.bar:
             self._line()
+
+    def check(self) -> None:
+        """Stop if somebody asked for it."""
+        if self.stop.received is not None:
+            raise KeyboardInterrupt
 
     def _text(self) -> str:
         return f"{self.number}/{self.cells} {self.label}{self.state}"

@@ -14,6 +14,7 @@ from latemask.errors import UserError
 _LEARNING_RATES = ((320, 3e-4), (640, 1e-4), (896, 3e-5), (math.inf, 1e-5))
 _SMALL_TRAINING_SET = 10_000
 _LONGEST = 512
+_SHORTEST = 8  # two texts and what stands around them
 
 Select = Literal["best", "last"]
 
@@ -43,8 +44,8 @@ class Protocol:
         for name in ("epochs", "patience", "batch_size", "max_train"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"--{name.replace('_', '-')} {value}: one at least")
-        if self.max_length is not None and self.max_length < 4:
-            raise UserError(f"--max-length {self.max_length}: a text needs 4 tokens at least")
+        if self.max_length is not None and self.max_length < _SHORTEST:
+            raise UserError(f"--max-length {self.max_length}: a text needs {_SHORTEST} tokens at least")
 
     def batch_for(self, rows: int) -> int:
         """Return the batch size for a training set: 16 for a small one, 32 otherwise."""

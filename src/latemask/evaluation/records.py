@@ -27,7 +27,9 @@ def encoder_record(encoder: Encoder) -> dict[str, Any]:
 def task_record(task: Task) -> dict[str, Any]:
     """Return what identifies a task and its data, and what one scores on it without reading."""
     constant = constant_metrics(task)
-    identity = [task.kind, *task.labels, *(f"{split.checksum} {len(split)}" for split in task.splits.values())]
+    columns = [f"{name}={column}" for name, column in task.columns.items()]
+    splits = [f"{split.checksum} {len(split)}" for split in task.splits.values()]
+    identity = [task.kind, *task.labels, *columns, *splits]
     return {
         "name": task.name,
         "identity": hashlib.sha256("\n".join(identity).encode()).hexdigest(),

@@ -23,6 +23,7 @@ from latemask.files import write_json_atomically
 
 FORMAT = 1
 _PACKAGES = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "scikit-learn", "scipy", "numpy")
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 _AVERAGED_OVER = "median over seeds at the learning rate that is best on dev"
 
 
@@ -49,8 +50,8 @@ class Cell:
     collapsed: bool
     """It says the same of everything."""
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    loss: list[list[float]] = field(default_factory=list)
-    """[step, mean training loss since the step before]."""
+    loss: list[list[float | None]] = field(default_factory=list)
+    """[step, mean training loss since the step before]; none where it was no number."""
     steps: int = 0
     batch_size: int = 0
     max_length: int = 0
@@ -84,24 +85,36 @@ class Results:
             known = {entry.name for entry in fields(Cell)}
             cells = [Cell(**{name: cell[name] for name in known}) for cell in record["cells"]]
             protocol = Protocol(**record["protocol"])
-            return cls(path, protocol, record["encoders"], record["tasks"], cells, record["made_by"])
+            results = cls(path, protocol, record["encoders"], record["tasks"], cells, list(record["made_by"]))
+            results.check()
+            return results
         except FileNotFoundError:
             raise UserError(f"{printable(str(path))}: no such file") from None
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except _DAMAGE:
             raise UserError(f"{printable(str(path))} is damaged, or no results of latemask") from None
+
+    def check(self) -> None:
+        """Raise one of many things if an entry that is used later is missing or of another kind."""
+        for known in (self.encoders, self.tasks):
+            for name, record in known.items():
+                _must(record["name"] == name and isinstance(record["identity"], str))
+        for record in self.tasks.values():
+            _must(isinstance(record["part"], str) and all(isinstance(name, str) for name in record["headline"]))
+            _must(all(sum(splits.values()) >= 0 for splits in record["cut"].values()))
+        _must(all(math.isfinite(cell.score) and isinstance(cell.metrics, dict) for cell in self.cells))
+        self.as_record()
 
     @classmethod
     def begin(cls, path: Path, protocol: Protocol) -> Results:
         """Go on with a file, or start one; refuse one that was made under another protocol."""
-        if not path.exists():
-            results = cls(path, protocol)
-        else:
-            results = cls.read(path)
-            if changed := protocol.differences(asdict(results.protocol)):
-                raise UserError(
-                    f"{printable(str(path))} holds results of another protocol ({'; '.join(changed)}); "
-                    "choose another --out or pass --overwrite"
-                )
+        results = cls.read(path) if path.exists() else cls(path, protocol)
+        if not results.cells:  # nothing that another protocol could be mixed with
+            results = cls(path, protocol, made_by=results.made_by)
+        elif changed := protocol.differences(asdict(results.protocol)):
+            raise UserError(
+                f"{printable(str(path))} holds results of another protocol ({'; '.join(changed)}); "
+                "choose another --out or pass --overwrite"
+            )
         results.made_by.append(provenance())
         return results
 
@@ -133,19 +146,20 @@ class Results:
     def write(self) -> None:
         """Write everything, in one piece."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(
-            self.path,
-            {
-                "format": FORMAT,
-                "made_by": self.made_by,
-                "protocol": asdict(self.protocol),
-                "encoders": self.encoders,
-                "tasks": self.tasks,
-                "cells": [asdict(cell) for cell in self.ordered()],
-                "summary": [asdict(summary) for summary in self.summaries()],
-                "averages": {name: self.average(name) for name in self.encoders},
-            },
-        )
+        write_json_atomically(self.path, self.as_record())
+
+    def as_record(self) -> dict[str, Any]:
+        """Return all that is written."""
+        return {
+            "format": FORMAT,
+            "made_by": self.made_by,
+            "protocol": asdict(self.protocol),
+            "encoders": self.encoders,
+            "tasks": self.tasks,
+            "cells": [asdict(cell) for cell in self.ordered()],
+            "summary": [asdict(summary) for summary in self.summaries()],
+            "averages": {name: self.average(name) for name in self.encoders},
+        }
 
     def ordered(self) -> list[Cell]:
         """Return the cells in the order of the table, whenever they were run."""
@@ -177,6 +191,11 @@ class Results:
             "parts": [task for task in found if self.tasks[task]["part"]],
             "over": _AVERAGED_OVER,
         }
+
+
+def _must(condition: bool) -> None:
+    if not condition:
+        raise ValueError
 
 
 @dataclass(frozen=True)

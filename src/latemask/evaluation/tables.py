@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from latemask.console import printable
 from latemask.errors import UserError
 from latemask.files import sha256_of
 from latemask.text.lines import LONGEST_LINE, Line, read_lines, unpacked
-from latemask.text.sources import Source, explain, find_sources
+from latemask.text.sources import COMPRESSIONS, EXTENSIONS, Source, explain, find_sources
 from latemask.text.tasks import Piece
 
 _READ = ("csv", "tsv", "jsonl", "parquet", "arrow")
@@ -35,12 +36,34 @@ class Table:
     def values(self, name: str, option: str) -> list[Any]:
         """Return a column, or say which ones there are."""
         if name not in self.columns:
-            there = ", ".join(repr(column) for column in self.columns[:20]) or "none"
+            there = ", ".join(f"'{printable(column)}'" for column in self.columns[:20]) or "none"
             raise UserError(f"{self.source.label}: no column '{name}' ({option}); it has {there}")
         if self.columns.count(name) > 1:
             raise UserError(f"{self.source.label}: the column '{name}' is there twice")
         column = self.columns.index(name)
         return [row[column] for row in self.rows]
+
+    def texts(self, name: str, option: str) -> list[str]:
+        """Return a column of texts; what is missing in it is empty."""
+        return [self._text(value, name, row) for row, value in enumerate(self.values(name, option))]
+
+    def _text(self, value: Any, name: str, row: int) -> str:
+        if value is None or value != value:  # NaN is what tables made of gaps hold
+            return ""
+        if isinstance(value, (list, dict, bytes)):
+            raise UserError(f"{self.where(row)}: '{name}' is a {type(value).__name__}, not a text")
+        self.refuse_half_characters(str(value), row)
+        return str(value)
+
+    def refuse_half_characters(self, text: str, row: int) -> None:
+        """JSON can spell half a surrogate pair, which is no text."""
+        if not is_text(text):
+            raise UserError(f"{self.where(row)}: half a surrogate pair in it, which is no text")
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    return text == text.encode("utf-8", "ignore").decode("utf-8")
 
 
 def place(source: Source, number: int) -> str:
@@ -51,11 +74,20 @@ def place(source: Source, number: int) -> str:
 def open_source(path: str | Path, format: str | None = None) -> Source:
     """Return one file by its path or URL."""
     if Path(path).is_dir():
-        raise UserError(f"{path} is a folder; give one file")
+        raise UserError(f"{printable(str(path))} is a folder; give one file")
+    if format is None and Path(path).is_file() and not _has_known_ending(Path(path)):
+        raise UserError(f"{printable(str(path))}: unknown format; a file here ends in {', '.join(EXTENSIONS)}")
     (source, *more) = find_sources([path], format)
     if more:
         raise UserError(f"{path} means {len(more) + 1} files; give one")
     return source
+
+
+def _has_known_ending(path: Path) -> bool:
+    endings = [ending.lower() for ending in path.suffixes]
+    if endings and endings[-1] in COMPRESSIONS:
+        endings.pop()
+    return bool(endings) and endings[-1] in EXTENSIONS
 
 
 def checksum(source: Source) -> str | None:

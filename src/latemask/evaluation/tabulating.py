@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from latemask.console import say
+from latemask.console import printable, say
 from latemask.errors import UserError
 from latemask.evaluation.display import show
 from latemask.evaluation.encoders import open_encoders
-from latemask.evaluation.finetuning import RESULTS, begin, checked_protocol, refuse_seeds, write_tables
+from latemask.evaluation.finetuning import (
+    RESULTS,
+    begin,
+    checked_protocol,
+    refuse_seeds,
+    refuse_settings,
+    write_tables,
+)
 from latemask.evaluation.glue_files import load_glue, tasks_present
 from latemask.evaluation.grid import run_grid
 from latemask.evaluation.protocol import Select
@@ -22,7 +29,7 @@ def glue(
     *,
     data: Path | None = None,
     tasks: Sequence[GlueName] | None = None,
-    out: Path = Path("glue"),
+    out: Path = Path("glue-results"),
     seeds: int = 3,
     lrs: Sequence[float] | None = None,
     epochs: int = 10,
@@ -58,6 +65,7 @@ def glue(
     names = _names(folder, tasks)
     loaded = [load_glue(name, folder).limited(max_train) for name in names]
     opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
+    refuse_settings(protocol, opened, lrs)
     with begin(Path(out), protocol, overwrite) as results:
         run_grid(opened, loaded, lrs, seeds, results)
         write_tables(results)
@@ -72,7 +80,9 @@ def _names(data: Path | None, tasks: Sequence[str] | None) -> list[str]:
         return wanted or list(GLUE)
     present = tasks_present(data)
     if not present:
-        raise UserError(f"{data}: holds no GLUE task; GLUE's layout is FOLDER/SST-2/train.tsv and so on")
+        raise UserError(
+            f"{printable(str(data))}: holds no GLUE task; GLUE's layout is FOLDER/SST-2/train.tsv and so on"
+        )
     if missing := [name for name in GLUE if name not in present]:
-        say(f"{data}: no {', '.join(missing)} in it; the table goes without")
+        say(f"{printable(str(data))}: no {', '.join(missing)} in it; the table goes without")
     return present

@@ -15,6 +15,7 @@ from latemask.errors import UserError
 Kind = Literal["classification", "regression", "tagging"]
 GlueName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
+_LARGEST_NUMBER = 1e30  # its square must fit into float32
 ENTAILMENT = ("entailment", "not_entailment")
 
 
@@ -161,14 +162,24 @@ class Task:
         return task
 
 
-def number_of(value: Any, where: str) -> float:
-    """Return a regression's label, or say where it is none."""
+def parsed_number(value: Any) -> float | None:
+    """Return what a label says as a number, if it is one: 2023_01, True, nan and inf are none."""
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        return None
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number) or isinstance(value, bool):
-        raise UserError(f"{where}: the label '{printable(str(value))}' is not a number, which a regression needs")
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def number_of(value: Any, where: str) -> float:
+    """Return a regression's label, or say where it is none."""
+    number = parsed_number(value)
+    if number is None or abs(number) > _LARGEST_NUMBER:
+        raise UserError(
+            f"{where}: the label '{printable(str(value)[:40])}' is not a number that a regression can learn"
+        )
     return number
 
 
@@ -179,4 +190,4 @@ def refuse_one_class(task: Task, advice: str = "") -> None:
     if len(found) < 2:
         (only,) = found or {"none"}
         shown = task.labels[only] if task.labels and found else only
-        raise UserError(f"{task.train.source}: one class only, every label is '{shown}'{advice}")
+        raise UserError(f"{task.train.source}: one class only, every label is '{printable(str(shown))}'{advice}")

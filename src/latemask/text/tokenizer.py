@@ -121,6 +121,8 @@ def load_tokenizer(folder_or_id: str | Path) -> Any:
         raise UserError(_no_tokenizer(Path(folder_or_id), str(error))) from None
     if not tokenizer.is_fast:
         raise UserError(f"the tokenizer at '{folder_or_id}' has no fast version (tokenizer.json), which latemask needs")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where a folder has none
+        raise UserError(_no_tokenizer(Path(folder_or_id), "it has no pieces"))
     return tokenizer
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-import threading
 import time
-from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from latemask.console import is_interactive, progress_bar, say
 from latemask.errors import UserError
 from latemask.masking.randomness import key
 from latemask.run_folder import RunFolder
+from latemask.signals import SignalFlag
 
 _DROPOUT_STREAM = 3  # and one more for every process
 _KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm")
@@ -148,27 +146,15 @@ class StepRandomness(TrainerCallback):
         torch.manual_seed(int(number >> np.uint64(1)))
 
 
-class StopOnSignal(TrainerCallback):
+class StopOnSignal(SignalFlag, TrainerCallback):
     """Ctrl-C and SIGTERM finish the step and save; a second one ends at once. Used as a context."""
 
     def __init__(self) -> None:
-        self.received: int | None = None
-        self._before: dict[int, Any] = {}
+        super().__init__("stopping after this step, with a checkpoint (once more ends at once)")
 
     def __enter__(self) -> StopOnSignal:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        super().__enter__()
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
-            raise KeyboardInterrupt
-        self.received = number
-        say("stopping after this step, with a checkpoint (once more ends at once)")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and stop, unless this was the last step anyway."""

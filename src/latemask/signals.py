@@ -1,0 +1,34 @@
+"""Ctrl-C and SIGTERM as a flag: work ends at the next good moment, and a second signal ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from latemask.console import say
+
+
+class SignalFlag:
+    """Notes the first signal while it is entered. An exception raised by a handler could be lost in any frame."""
+
+    def __init__(self, message: str):
+        self.message = message
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> SignalFlag:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+        say(self.message)
