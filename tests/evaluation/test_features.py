@@ -22,6 +22,14 @@ def test_what_is_too_long_is_cut_and_counted(encoder):
     assert features.rows[1]["input_ids"] == whole
 
 
+def test_the_limit_is_exact(encoder):
+    ids = encoder.tokenizer("some words of a text").input_ids
+    examples = Examples("x", ["some words of a text"], None, [0])
+    for limit, cut in ((len(ids), 0), (len(ids) - 1, 1)):
+        features = featurize(examples, "classification", encoder.tokenizer, limit)
+        assert (features.cut, len(features.rows[0]["input_ids"])) == (cut, limit)
+
+
 def test_a_cut_row_is_what_the_tokenizer_itself_cuts(encoder):
     examples = Examples("x", ["a b c d e f g h " * 5], ["one two three"], [0])
     (row,) = featurize(examples, "classification", encoder.tokenizer, 20).rows

@@ -180,19 +180,21 @@ def test_what_a_kill_left_behind_is_no_obstacle(run, tmp_path, csv_files):
     assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
 
 
-def test_a_folder_is_for_one_encoder_on_one_task(run, tmp_path, csv_files, glue_folder):
+def test_a_folder_is_for_one_encoder_on_one_task(run, csv_files, glue_folder):
     assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
     code, _, err = run("--task", "rte", "--data", glue_folder, "--out", "o", *QUICK)
     assert (code, "holds results of" in err) == (2, True)
-    for name in ("text", "label"):  # another column is another task
-        changed = [*csv_files, "--out", "o", *QUICK]
-        changed[changed.index(f"--{name}") + 1] = "other"
-        for split in ("train", "dev"):
-            lines = (tmp_path / f"{split}.csv").read_text().splitlines()
-            if "other" not in lines[0]:
-                lines = [f"{lines[0]},other", *(f"{line},{('sad', 'glad')[n % 2]}" for n, line in enumerate(lines[1:]))]
-                (tmp_path / f"{split}.csv").write_text("\n".join(lines) + "\n")
-        assert "is not what it was" in run(*changed)[2]
+
+
+def test_another_column_is_another_task(run, tmp_path, csv_files):
+    for split in ("train", "dev"):
+        head, *lines = (tmp_path / f"{split}.csv").read_text().splitlines()
+        more = [f"{line},other {number},{('sad', 'glad')[number % 2]}" for number, line in enumerate(lines)]
+        (tmp_path / f"{split}.csv").write_text("\n".join([f"{head},text,label", *more]) + "\n")
+    assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
+    for changed in (["--text", "text"], ["--label", "label"], ["--text-pair", "text"]):
+        code, _, err = run(*csv_files, *changed, "--out", "o", *QUICK)
+        assert (code, "is not what it was" in err) == (2, True), changed
 
 
 def test_mistakes_that_only_the_encoder_shows(run, tmp_path, csv_files):

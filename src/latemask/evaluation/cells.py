@@ -145,7 +145,7 @@ class Judge(TrainerCallback):
             control.should_training_stop = True
 
     def _report(self, model: Any, result: dict[str, Any]) -> None:
-        self.reported = result
+        self.reported = {**result, "metrics": dict(result["metrics"])}
         if self.keep:
             self.weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
         for split in self.prepared.task.others:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers import set_seed as set_all_seeds
 
 from latemask.console import printable, say
@@ -217,7 +217,7 @@ def _checksum(folder: Path) -> str:
     weights = sorted(folder.glob(_WEIGHTS))
     if not weights:
         raise UserError(f"{printable(str(folder))}: no safetensors in it; latemask opens no pickled weights")
-    files = [folder / "config.json", *weights, *(folder / name for name in ("tokenizer.json",))]
+    files = [folder / "config.json", *weights, folder / "tokenizer.json"]
     digests = [sha256_of(file.resolve()) for file in files if file.is_file()]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -247,7 +247,7 @@ def _from_recipe(given: str, recipe: Recipe, tokenizer: Any) -> Encoder:
     vocabulary = vocabulary_of(tokenizer)
     recipe = complete_recipe(recipe, vocabulary)
     if recipe.encoder.init is not None:
-        return _untrained(given, AutoConfig.from_pretrained(recipe.encoder.init), tokenizer)
+        return _untrained(given, stock_config(recipe.encoder.init), tokenizer)
     return _untrained(given, encoder_config(recipe.encoder, vocabulary), tokenizer)
 
 
