@@ -79,6 +79,17 @@ def test_a_probe_finds_what_a_line_can_separate_and_nothing_else(tasks):
     assert np.mean(accuracies([noise], task, 3)) > 0.9
 
 
+def test_directions_that_hardly_vary_do_not_drown_the_others(tasks):
+    """A trained encoder's first token has some: whitened, their rounding errors would be as loud as anything."""
+    task = tasks["order"]
+    random = np.random.default_rng(0)
+    loud = random.normal(size=(len(task.labels), 8)) * 5
+    loud[:, 3] += 20 * task.labels
+    few_directions = random.normal(size=(len(loud), 4)) @ random.normal(size=(4, 300)) * 10
+    vectors = np.concatenate([loud, few_directions], 1).astype(np.float32)
+    assert np.mean(accuracies([vectors], task, 3)) > 0.93
+
+
 def test_documents_are_in_training_or_in_test_never_in_both(tasks):
     """A vector that gives away the document must not help: each document has one label of its own here."""
     task = tasks["library"]
