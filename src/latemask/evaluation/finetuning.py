@@ -16,7 +16,7 @@ from latemask.evaluation.encoders import RANDOM, Encoder, open_encoders
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.grid import Saver, run_grid
 from latemask.evaluation.own_files import load_own, load_tagging
-from latemask.evaluation.protocol import Protocol, Select, checked_rates
+from latemask.evaluation.protocol import SEEDS, Protocol, Select, checked_rates
 from latemask.evaluation.results import Cell, Results
 from latemask.evaluation.tasks import GLUE, Kind, Task
 from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
@@ -41,11 +41,11 @@ def finetune(
     label: str | None = None,
     task_type: Kind | None = None,
     out: Path | None = None,
-    seeds: int = 3,
+    seeds: int = SEEDS,
     lrs: Sequence[float] | None = None,
-    epochs: int = 10,
-    patience: int = 3,
-    select: Select = "best",
+    epochs: int = Protocol.epochs,
+    patience: int = Protocol.patience,
+    select: Select = Protocol.select,
     batch_size: int | None = None,
     max_length: int | None = None,
     max_train: int | None = None,

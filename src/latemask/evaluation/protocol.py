@@ -16,6 +16,7 @@ _SMALL_TRAINING_SET = 10_000
 _LONGEST = 512
 _SHORTEST = 8  # two texts and what stands around them
 
+SEEDS = 3  # the least that shows a spread
 Select = Literal["best", "last"]
 
 

@@ -19,7 +19,7 @@ from latemask.evaluation.finetuning import (
 )
 from latemask.evaluation.glue_files import load_glue, tasks_present
 from latemask.evaluation.grid import run_grid
-from latemask.evaluation.protocol import Select
+from latemask.evaluation.protocol import SEEDS, Protocol, Select
 from latemask.evaluation.results import Results
 from latemask.evaluation.tasks import GLUE, GlueName
 
@@ -30,11 +30,11 @@ def glue(
     data: Path | None = None,
     tasks: Sequence[GlueName] | None = None,
     out: Path = Path("glue-results"),
-    seeds: int = 3,
+    seeds: int = SEEDS,
     lrs: Sequence[float] | None = None,
-    epochs: int = 10,
-    patience: int = 3,
-    select: Select = "best",
+    epochs: int = Protocol.epochs,
+    patience: int = Protocol.patience,
+    select: Select = Protocol.select,
     batch_size: int | None = None,
     max_length: int | None = None,
     max_train: int | None = None,
