@@ -86,7 +86,10 @@ def _machine_message(error: Exception) -> str | None:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):  # as torch says it
-        return "out of memory; lower train.micro_batch_size (the rest is accumulated) or make the encoder smaller"
+        return (
+            "out of memory; take a smaller encoder, or lower train.micro_batch_size (pretrain: the rest accumulates) "
+            "or --batch-size (finetune, glue)"
+        )
     return None
 
 

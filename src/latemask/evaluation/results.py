@@ -91,7 +91,9 @@ class Results:
         except FileNotFoundError:
             raise UserError(f"{printable(str(path))}: no such file") from None
         except _DAMAGE:
-            raise UserError(f"{printable(str(path))} is damaged, or no results of latemask") from None
+            raise UserError(
+                f"{printable(str(path))} is damaged, or no results of latemask; put it right or move it away"
+            ) from None
 
     def check(self) -> None:
         """Raise one of many things if an entry that is used later is missing or of another kind."""
