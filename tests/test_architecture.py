@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "filling": {"model", "run_folder", "text"},
     "inspecting": {"masking", "recipe", "text"},
     "training": {"budget", "exporting", "masking", "model", "recipe", "run_folder", "text"},
+    "planning": {"budget", "model", "recipe", "text", "training"},
     "evaluation": {"exporting", "model", "recipe", "run_folder", "text"},
     "demonstrating": {"evaluation", "filling", "recipe", "run_folder", "text", "training"},
     "cli": {"recipe"},

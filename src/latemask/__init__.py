@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from latemask.inspecting import inspect
     from latemask.masking import EarlyMaskCollator, LateMaskCollator, SampleDataset
     from latemask.model import EarlyMaskForPreTraining, LateMaskForPreTraining
+    from latemask.planning import plan
     from latemask.recipe import Recipe, load_recipe
     from latemask.text import PreparedData, prepare
     from latemask.training import pretrain
@@ -45,6 +46,7 @@ _HOME = {
     "glue": "latemask.evaluation.tabulating",
     "inspect": "latemask.inspecting",
     "load_recipe": "latemask.recipe",
+    "plan": "latemask.planning",
     "predict": "latemask.evaluation.predicting",
     "prepare": "latemask.text",
     "pretrain": "latemask.training",
@@ -68,6 +70,7 @@ __all__ = [
     "glue",
     "inspect",
     "load_recipe",
+    "plan",
     "predict",
     "prepare",
     "pretrain",

@@ -43,6 +43,7 @@ VERBS = {
     "demo": Verb("latemask.demonstrating:demo", "the whole job on text already on this machine, in minutes"),
     "prepare": Verb("latemask.text:prepare", "text -> tokenizer + token shards"),
     "inspect": Verb("latemask.inspecting:inspect", "what is in a data folder, in numbers and as a model sees it"),
+    "plan": Verb("latemask.planning:plan", "what a run will cost, and what a budget buys"),
     "pretrain": Verb("latemask.training:pretrain", "recipe + data -> a pre-trained encoder"),
     "fill": Verb("latemask.filling:fill", "what a pre-trained model puts in the place of <mask>"),
     "export": Verb("latemask.exporting:export", "run -> a stock Hugging Face folder"),
@@ -128,6 +129,15 @@ def _overview() -> str:
     )
 
 
+# By whether a positional takes several, and whether it may be left out.
+_ARGUMENTS_TAKEN: dict[tuple[bool, bool], dict[str, Any]] = {
+    (True, True): {"nargs": "*"},
+    (True, False): {"nargs": "+"},
+    (False, True): {"nargs": "?"},
+    (False, False): {},
+}
+
+
 class _Parser:
     """The command line of one verb, made from its function by jsonargparse."""
 
@@ -144,13 +154,13 @@ class _Parser:
         self.repeated = {p.name: not _is_optional(p) for p in options if several[p.name] is str}
         self.listed = {name: element for name, element in several.items() if element not in (None, str)}
         self.takes_recipe = "recipe" in self.positionals
+        self.writes_run = self.takes_recipe and "out" in types
         self.parser = ArgumentParser(
             prog=f"latemask {verb}", usage=_usage(verb, parameters), exit_on_error=False, allow_abbrev=False
         )
         self._describe(function)
         for parameter in (p for p in parameters if p.name in self.positionals):
-            many: dict[str, Any] = {"nargs": "*"} if _is_optional(parameter) else {}
-            many = many or ({"nargs": "+"} if _element(types[parameter.name]) else {})
+            many = _ARGUMENTS_TAKEN[_element(types[parameter.name]) is not None, _is_optional(parameter)]
             self.parser.add_argument(parameter.name, type=str, help=self.texts[parameter.name], **many)
         for flag in self.flags:
             self.parser.add_argument(f"--{flag}", action="store_true", help=self.texts[flag])
@@ -206,8 +216,12 @@ class _Parser:
 
     def _with_recipe(self, found: dict[str, Any]) -> dict[str, Any]:
         overrides = {key: found.pop(key) for key in Recipe.__dataclass_fields__ if key in found}
-        name = found["recipe"]
-        if "out" not in found:
+        name = found.get("recipe")
+        if name is None:
+            if overrides:
+                raise UserError(f"--{next(iter(overrides))} changes a recipe, and none was given")
+            return found
+        if self.writes_run and "out" not in found:
             found["out"] = Path("runs") / Path(name).stem
         return {**found, "recipe": load_recipe(name, overrides)}
 
@@ -256,7 +270,7 @@ def _usage(verb: str, parameters: typing.Iterable[inspect.Parameter]) -> str:
         name = parameter.name.upper()
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             several = " ..." if "Sequence" in str(parameter.annotation) else ""
-            words.append(f"[{name} ...]" if _is_optional(parameter) else f"{name}{several}")
+            words.append(f"[{name}{several}]" if _is_optional(parameter) else f"{name}{several}")
         elif not _is_optional(parameter):
             words.append(f"--{parameter.name} {name}")
     return " ".join([*words, "[options]"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -226,6 +226,25 @@ def load_recipe(name_or_path: str | Path, overrides: dict[str, Any] | None = Non
 def dump_recipe(recipe: Recipe) -> str:
     """Write a recipe as YAML, every key spelled out."""
     return yaml.safe_dump(asdict(recipe), sort_keys=False)
+
+
+def spelled_out(recipe: Recipe, vocab_size: int) -> Recipe:
+    """Return the recipe with every size that follows from others written down; the vocabulary's where none is given."""
+    encoder = recipe.encoder
+    return replace(
+        recipe,
+        encoder=replace(
+            encoder,
+            ffn_width=encoder.ffn_width or _default_ffn_width(encoder),
+            max_length=recipe.max_length,
+            vocab_size=encoder.vocab_size or vocab_size,
+        ),
+    )
+
+
+def _default_ffn_width(encoder: EncoderRecipe) -> int:
+    """4 x width; a gated feed-forward has three matrices instead of two, so 8/3 x width costs the same."""
+    return max(round(8 / 3 * encoder.width / 32), 1) * 32 if encoder.family == "modernbert" else 4 * encoder.width
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

@@ -5,12 +5,13 @@ The terms are those of docs/method.md; a test holds them against torch's own cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from latemask.recipe import Recipe
+from latemask.recipe import MaskRecipe, Recipe
 
 BACKWARD = 2  # the backward pass costs twice the forward pass
 DECODER_FFN_FACTOR = 4
+MLM_RATE = 0.15
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Flops:
         """Forward and backward."""
         return (1 + BACKWARD) * self.forward
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """Forward and backward, by where they go."""
+        return {name: (1 + BACKWARD) * getattr(self, name) for name in ("encoder", "decoder", "head")}
+
 
 @dataclass(frozen=True)
 class _Layer:
@@ -48,8 +54,12 @@ class _Layer:
         return 4 * queries * self.d**2 + 4 * keys * self.d**2 + 4 * pairs * self.d
 
 
-def sequence_flops(recipe: Recipe) -> Flops:
-    """Count one sequence of a completed recipe (`encoder.ffn_width` and `encoder.vocab_size` known)."""
+def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
+    """Count one sequence of a recipe that is spelled out (`encoder.ffn_width` and `encoder.vocab_size` known).
+
+    `pruned` is what latemask does: the last layer works only where something is predicted. Without it this is what the
+    paper's shape costs when every layer is computed whole, as in the table of docs/method.md.
+    """
     encoder, counts = recipe.encoder, recipe.counts
     assert encoder.ffn_width is not None
     assert encoder.vocab_size is not None
@@ -61,12 +71,17 @@ def sequence_flops(recipe: Recipe) -> Flops:
         present = counts.length - counts.dropped
         return Flops(encoder.layers * layer(present, present), 0, head)
     if recipe.join.kind == "inside":
-        return Flops(_inside(recipe, layer), 0, head)
+        return Flops(_inside(recipe, layer, pruned), 0, head)
     seen = encoder.layers * layer(counts.visible, counts.visible)
-    return Flops(seen, _decoder(recipe, _Layer(d, 4 * DECODER_FFN_FACTOR * d**2)), head)
+    return Flops(seen, _decoder(recipe, _Layer(d, 4 * DECODER_FFN_FACTOR * d**2), pruned), head)
 
 
-def _inside(recipe: Recipe, layer: _Layer) -> float:
+def mlm_baseline(recipe: Recipe) -> Recipe:
+    """Return what a recipe is measured against: the same encoder by masked language modelling at 15 %."""
+    return replace(recipe, objective="early", mask=MaskRecipe(rate=MLM_RATE))
+
+
+def _inside(recipe: Recipe, layer: _Layer, pruned: bool) -> float:
     counts, joined = recipe.counts, recipe.join.layers
     visible, masked, corrupted = counts.visible, counts.masked, counts.corrupted
     stream = visible + masked
@@ -75,20 +90,22 @@ def _inside(recipe: Recipe, layer: _Layer) -> float:
     else:
         every = visible * visible + masked * stream
         last = corrupted * visible + masked * stream
+    whole = layer(stream, stream, every)
     return (
         (recipe.encoder.layers - joined) * layer(visible, visible)
-        + (joined - 1) * layer(stream, stream, every)
-        + layer(counts.predicted, stream, last)
+        + (joined - 1) * whole
+        + (layer(counts.predicted, stream, last) if pruned else whole)
     )
 
 
-def _decoder(recipe: Recipe, layer: _Layer) -> float:
+def _decoder(recipe: Recipe, layer: _Layer, pruned: bool) -> float:
     counts, layers = recipe.counts, recipe.join.layers
     visible, predicted = counts.visible, counts.predicted
-    stream = visible + counts.masked
     if recipe.join.kind == "cross-only":
         return layers * layer(predicted, visible)
-    total = (layers - 1) * layer(stream, stream) + layer(predicted, stream)
+    stream = visible + counts.masked
+    at_last = predicted if pruned else stream
+    total = (layers - 1) * layer(stream, stream) + layer(at_last, stream)
     if recipe.join.kind == "cross":
-        total += (layers - 1) * layer.attention(stream, visible) + layer.attention(predicted, visible)
+        total += (layers - 1) * layer.attention(stream, visible) + layer.attention(at_last, visible)
     return total

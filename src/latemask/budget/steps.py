@@ -18,7 +18,7 @@ def with_budget(recipe: Recipe, steps: int | None, tokens: float | None, flops: 
 
 
 def planned_steps(recipe: Recipe) -> int:
-    """Return the steps that a completed recipe's budget pays for."""
+    """Return the steps that the budget of a recipe pays for; the recipe is spelled out."""
     budget, batch = recipe.budget, recipe.train.batch_size
     if budget.steps is not None:
         return budget.steps

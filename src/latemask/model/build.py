@@ -12,7 +12,7 @@ from latemask.model.base import EncoderForPreTraining, stock_config
 from latemask.model.early import EarlyMaskForPreTraining
 from latemask.model.families import family_of
 from latemask.model.late import LateMaskForPreTraining
-from latemask.recipe import EncoderRecipe, Recipe
+from latemask.recipe import EncoderRecipe, Recipe, spelled_out
 from latemask.text.tokenizer import VOCABULARY_MULTIPLE, Vocabulary
 
 MODELS: dict[str, type[EncoderForPreTraining]] = {
@@ -30,7 +30,7 @@ def complete_recipe(recipe: Recipe, vocabulary: Vocabulary) -> Recipe:
     """Fill in what the data or a checkpoint decide, so that what is saved is what ran."""
     encoder = recipe.encoder
     if encoder.init is not None:
-        encoder = _checkpoint_shape(encoder, recipe.length)
+        encoder = checkpoint_shape(encoder, recipe.length)
     if encoder.vocab_size is not None and encoder.vocab_size < vocabulary.size:
         raise UserError(
             f"the data's tokenizer has {vocabulary.size} pieces and the encoder {encoder.vocab_size}; "
@@ -41,20 +41,7 @@ def complete_recipe(recipe: Recipe, vocabulary: Vocabulary) -> Recipe:
                 "or change encoder.vocab_size"
             )
         )
-    return replace(
-        recipe,
-        encoder=replace(
-            encoder,
-            ffn_width=encoder.ffn_width or default_ffn_width(encoder.family, encoder.width),
-            max_length=encoder.max_length or recipe.length,
-            vocab_size=encoder.vocab_size or vocabulary.size,
-        ),
-    )
-
-
-def default_ffn_width(family: str, width: int) -> int:
-    """4 x width; a gated feed-forward has three matrices instead of two, so 8/3 x width costs the same."""
-    return round(8 / 3 * width / 32) * 32 if family == "modernbert" else 4 * width
+    return spelled_out(replace(recipe, encoder=encoder), vocabulary.size)
 
 
 def build_model(recipe: Recipe, vocabulary: Vocabulary) -> EncoderForPreTraining:
@@ -116,7 +103,7 @@ def _join_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:
+def checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:
     """Return the recipe of an existing encoder."""
     assert encoder.init is not None
     config = stock_config(encoder.init)

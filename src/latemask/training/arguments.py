@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 from transformers import TrainingArguments
@@ -16,7 +15,7 @@ from latemask.run_folder import RunFolder
 def check_training(train: TrainRecipe) -> None:
     """Refuse what this machine cannot do, before anything is written."""
     batch_split(train, _world_size())
-    _precision(train)
+    mixed_precision(train)
 
 
 def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validation: bool) -> TrainingArguments:
@@ -56,7 +55,8 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
         report_to=["tensorboard"],
         use_cpu=not torch.accelerator.is_available(),  # else the Trainer takes bf16 for a GPU's only
         disable_tqdm=True,
-        **_precision(train),
+        bf16=mixed_precision(train) is torch.bfloat16,
+        fp16=mixed_precision(train) is torch.float16,
     )
 
 
@@ -76,9 +76,13 @@ def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:
     return on_device, share // on_device
 
 
-def _precision(train: TrainRecipe) -> dict[str, Any]:
+def mixed_precision(train: TrainRecipe) -> torch.dtype | None:
+    """Return what the steps compute in, if that is not fp32."""
     on_gpu = torch.cuda.is_available()
     if train.precision == "fp16" and not on_gpu:
         raise UserError("train.precision fp16 needs a GPU; use auto, fp32 or bf16")
-    bf16 = train.precision == "bf16" or (train.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
-    return {"bf16": bf16, "fp16": train.precision == "fp16"}
+    if train.precision == "fp16":
+        return torch.float16
+    if train.precision == "bf16" or (train.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()):
+        return torch.bfloat16
+    return None

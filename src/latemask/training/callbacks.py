@@ -75,10 +75,11 @@ class MetricsCallback(TrainerCallback):
 
 
 class ProgressCallback(TrainerCallback):
-    """Loss, tokens a second and time left: a bar in a terminal, plain lines elsewhere."""
+    """Loss, tokens a second, share of the machine's peak, time left: a bar in a terminal, plain lines elsewhere."""
 
-    def __init__(self, tokens_a_step: int):
+    def __init__(self, tokens_a_step: int, seconds_at_peak: float):
         self.tokens_a_step = tokens_a_step
+        self.seconds_at_peak = seconds_at_peak
         self.bar: Progress | None = None
         self.task = TaskID(0)
 
@@ -117,7 +118,8 @@ class ProgressCallback(TrainerCallback):
     def _show(self, state: TrainerState, loss: float) -> None:
         done = state.global_step - self.first_step
         seconds = (time.monotonic() - self.started) / done
-        status = f"loss {loss:.3f}  {self.tokens_a_step / seconds:,.0f} tokens/s"
+        share = self.seconds_at_peak / seconds
+        status = f"loss {loss:.3f}  {self.tokens_a_step / seconds:,.0f} tokens/s  {share:.0%} of peak"
         if self.bar:
             self.bar.update(self.task, state=status)
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import Trainer, set_seed
 from transformers.trainer_callback import PrinterCallback
 
@@ -23,9 +24,10 @@ from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder, step_of
 from latemask.text import Mixture
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
-from latemask.training.arguments import check_training, training_arguments
+from latemask.training.arguments import check_training, mixed_precision, training_arguments
 from latemask.training.callbacks import MetricsCallback, ProgressCallback, StepRandomness, StopOnSignal
 from latemask.training.checkpoints import checkpoint_to_resume
+from latemask.training.peak import measured_peak
 
 
 def pretrain(
@@ -82,8 +84,12 @@ class _Job:
         return self.recipe.train.batch_size * self.recipe.length
 
     @property
+    def row_flops(self) -> float:
+        return sequence_flops(self.recipe).training
+
+    @property
     def batch_flops(self) -> float:
-        return self.recipe.train.batch_size * sequence_flops(self.recipe).training
+        return self.recipe.train.batch_size * self.row_flops
 
     def collator(self) -> Any:
         return COLLATORS[self.recipe.objective](self.recipe.counts, self.data.vocabulary, self.recipe.seed)
@@ -156,15 +162,18 @@ def _trainer(job: _Job, run: RunFolder, model: Any, done: int, stop: StopOnSigna
     validation = job.validation_samples()
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
+    model.flops_a_row = job.row_flops
+    arguments = training_arguments(job.recipe, run, job.steps, validation is not None)
+    peak = measured_peak(arguments.device, mixed_precision(job.recipe.train) or torch.float32) * arguments.world_size
     trainer = Trainer(
         model=model,
-        args=training_arguments(job.recipe, run, job.steps, validation is not None),
+        args=arguments,
         data_collator=job.collator(),
         train_dataset=job.train_samples(done),
         eval_dataset=validation,
         callbacks=[
             MetricsCallback(run, job.batch_tokens, job.batch_flops, validation is not None),
-            ProgressCallback(job.batch_tokens),
+            ProgressCallback(job.batch_tokens, job.batch_flops / peak),
             StepRandomness(job.recipe.seed),
             stop,
         ],

@@ -1,0 +1,67 @@
+"""The cost table as a picture: where the compute goes. Drawn by matplotlib, computes nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from latemask.budget.table import KINDS, LAYERS, MASKS, PAPER, SIZES, Cell
+from latemask.errors import UserError
+
+_BARS = "50 %"
+_COLOURS = {"encoder": "#4477aa", "decoder": "#ccbb44", "head": "#ee6677"}
+_MARKERS = dict(zip((masking for masking in MASKS if masking != _BARS), "osD^", strict=True))
+
+
+def draw_table(cells: Sequence[Cell], path: Path) -> None:
+    """Draw bars for half of the tokens masked, split into parts, and a mark for each other way of masking."""
+    import matplotlib
+
+    matplotlib.use("agg")  # no window, wherever it runs
+    from matplotlib import pyplot
+
+    supported = pyplot.figure().canvas.get_supported_filetypes()
+    pyplot.close("all")
+    if path.suffix.lstrip(".").lower() not in supported:
+        raise UserError(
+            f"--plot {path}: the name must end in one of {', '.join(f'.{end}' for end in sorted(supported))}"
+        )
+    figure, axes = pyplot.subplots(1, len(SIZES), figsize=(11, 5.5), sharey=True, layout="constrained")
+    for axis, size in zip(axes, SIZES, strict=True):
+        _panel(axis, size, [cell for cell in cells if cell.size == size])
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, fontsize=8)
+    figure.suptitle("FLOPs of a sequence; masked language modelling at 15 % is 1 (RoBERTa, length 512)")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _panel(axis: Any, size: str, cells: Sequence[Cell]) -> None:
+    rows = [(kind, layers) for kind in KINDS for layers in LAYERS]
+    places = {row: len(rows) - number for number, row in enumerate(rows)}
+    bars = [cell for cell in cells if cell.masking == _BARS]
+    left = [0.0] * len(bars)
+    for part, colour in _COLOURS.items():
+        widths = [getattr(cell, part) for cell in bars]
+        axis.barh([places[cell.kind, cell.layers] for cell in bars], widths, 0.7, left, color=colour, label=part)
+        left = [before + width for before, width in zip(left, widths, strict=True)]
+    for masking, marker in _MARKERS.items():
+        others = [cell for cell in cells if cell.masking == masking]
+        axis.scatter(
+            [cell.ratio for cell in others],
+            [places[cell.kind, cell.layers] for cell in others],
+            marker=marker,
+            s=18,
+            color="black",
+            facecolors="white",
+            zorder=3,
+            label=masking,
+        )
+    axis.axvline(PAPER[size], color="black", linestyle="--", linewidth=1, label="the paper's 3ML")
+    axis.axvline(1, color="grey", linewidth=1)
+    axis.set_yticks(list(places.values()), [f"{kind} {layers}" for kind, layers in rows])
+    encoder = SIZES[size]
+    axis.set_title(
+        f"{size}, {encoder.layers} x {encoder.width} (bars: {_BARS} masked; paper: {PAPER[size]:.2f})", fontsize=9
+    )
+    axis.set_xlim(0, 1.05)

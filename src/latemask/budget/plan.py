@@ -1,0 +1,189 @@
+"""What a run will cost, all of it, beside masked language modelling with the same encoder. Arithmetic, no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from latemask.budget.flops import Flops, mlm_baseline, sequence_flops
+from latemask.budget.machines import Machine
+from latemask.budget.memory import Memory, step_memory
+from latemask.budget.weights import Weights, count_weights
+from latemask.errors import UserError
+from latemask.recipe import MOST_STEPS, Recipe
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a number of steps of a recipe cost."""
+
+    weights: Weights
+    sequence: Flops
+    """Forward FLOPs of one sequence."""
+    memory: Memory
+    rows: int
+    """Rows on a device at once."""
+    training: float
+    """FLOPs of all steps, forward and backward."""
+    validation: float
+    """FLOPs of all validations."""
+
+    @property
+    def flops(self) -> float:
+        """All FLOPs of the run."""
+        return self.training + self.validation
+
+    @classmethod
+    def of(cls, recipe: Recipe, steps: int, devices: int, half: bool) -> Cost:
+        """Cost a recipe that is spelled out."""
+        train, sequence = recipe.train, sequence_flops(recipe)
+        share = max(train.batch_size // devices, 1)
+        rows = min(train.micro_batch_size or share, share)
+        return cls(
+            weights=count_weights(recipe),
+            sequence=sequence,
+            memory=step_memory(recipe, rows, accumulates=rows < share, half=half),
+            rows=rows,
+            training=steps * train.batch_size * sequence.training,
+            validation=validations(recipe, steps) * train.eval_rows * sequence.forward,
+        )
+
+
+def validations(recipe: Recipe, steps: int) -> int:
+    """Return how often a run validates: every so many steps, and at its end."""
+    return math.ceil(steps / recipe.train.eval_every)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run before it runs."""
+
+    recipe: Recipe
+    steps: int
+    run: Cost
+    mlm: Cost
+    """The same steps by masked language modelling at 15 %, same encoder and batch."""
+    machine: Machine | None
+    """None: nobody said where it will run, so there is no time."""
+    start_seconds: float = 0.0
+    """Until the first step; known only where it was measured."""
+    corpus_tokens: int | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, steps: int, machine: Machine | None, **known: Any) -> Plan:
+        """Plan a recipe that is spelled out."""
+        devices, half = (machine.devices, machine.half) if machine else (1, False)
+        run, mlm = (Cost.of(which, steps, devices, half) for which in (recipe, mlm_baseline(recipe)))
+        return cls(recipe, steps, run, mlm, machine, **known)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of text that the run sees, hidden ones included."""
+        return self.steps * self.recipe.train.batch_size * self.recipe.length
+
+    @property
+    def ratio(self) -> float:
+        """FLOPs of a sequence, over those of MLM."""
+        return self.run.sequence.training / self.mlm.sequence.training
+
+    @property
+    def whole_layers_ratio(self) -> float:
+        """The same, were every layer computed whole."""
+        return sequence_flops(self.recipe, pruned=False).training / self.mlm.sequence.training
+
+    def hours(self, cost: Cost) -> float | None:
+        """Return how long it takes, if it is known where."""
+        return None if self.machine is None else self.machine.hours(cost.flops) + self.start_seconds / 3600
+
+    def kwh(self, cost: Cost) -> float | None:
+        """Return the energy it takes, if it is known what the machine draws."""
+        hours = self.hours(cost)
+        if self.machine is None or self.machine.kilowatts is None or hours is None:
+            return None
+        return hours * self.machine.kilowatts
+
+    def kg_co2(self, cost: Cost) -> float | None:
+        """Return the CO2 of that energy."""
+        energy = self.kwh(cost)
+        return None if self.machine is None or energy is None else energy * self.machine.grams_a_kwh / 1000
+
+    @property
+    def seconds_a_step(self) -> float | None:
+        """Return how long a step takes, if it is known where."""
+        return None if self.machine is None else self.run.training / self.steps / self.machine.speed
+
+    @property
+    def passes(self) -> float | None:
+        """How often the run sees the corpus, if it is known which."""
+        return self.tokens / self.corpus_tokens if self.corpus_tokens else None
+
+    def record(self) -> dict[str, Any]:
+        """Return every number, for machines. FLOPs of a sequence are forward and backward."""
+        run = self.run
+        return {
+            "recipe": asdict(self.recipe),
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "passes_over_data": self.passes,
+            "parameters": {**asdict(run.weights), "encoder": run.weights.encoder, "total": run.weights.total},
+            **{f"{part}_flops": flops for part, flops in run.sequence.parts.items()},
+            "flops_per_sequence": run.sequence.training,
+            "mlm_flops_per_sequence": self.mlm.sequence.training,
+            "ratio": self.ratio,
+            "ratio_without_pruning": self.whole_layers_ratio,
+            "training_flops": run.training,
+            "validation_flops": run.validation,
+            "total_flops": run.flops,
+            "mlm_total_flops": self.mlm.flops,
+            "memory_bytes": _memory(run.memory),
+            "mlm_memory_bytes": _memory(self.mlm.memory),
+            "time": self._time(),
+        }
+
+    def _time(self) -> dict[str, Any] | None:
+        machine, hours, step = self.machine, self.hours(self.run), self.seconds_a_step
+        if machine is None or hours is None or step is None:
+            return None
+        return {
+            "seconds": hours * 3600,
+            "hours": hours,
+            "start_seconds": self.start_seconds,
+            "validation_seconds": machine.hours(self.run.validation) * 3600,
+            "seconds_per_step": step,
+            "tokens_per_second": self.tokens / self.steps / step,
+            "kwh": self.kwh(self.run),
+            "kg_co2": self.kg_co2(self.run),
+            "mlm_hours": self.hours(self.mlm),
+            "mlm_kwh": self.kwh(self.mlm),
+            "mlm_kg_co2": self.kg_co2(self.mlm),
+            "assumed": asdict(machine),
+        }
+
+
+def _memory(memory: Memory) -> dict[str, float]:
+    names = ("weights", "gradients", "optimizer", "activations", "logits", "program", "peak")
+    return {name: getattr(memory, name) for name in names}
+
+
+def steps_for_flops(recipe: Recipe, flops: float, what: str) -> int:
+    """Return the most steps whose cost, validations included, stays within a budget; `what` names it in errors."""
+    sequence, train = sequence_flops(recipe), recipe.train
+    a_step, a_validation = train.batch_size * sequence.training, train.eval_rows * sequence.forward
+
+    def cost(steps: int) -> float:
+        return steps * a_step + validations(recipe, steps) * a_validation
+
+    most = flops / a_step
+    if most > MOST_STEPS:
+        raise UserError(f"{what} pays for {most:.3g} steps; {MOST_STEPS:,} at most")
+    low, high = 0, int(most) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= flops else (low, middle)
+    if low < 1:
+        raise UserError(
+            f"{what} does not pay for one step and a validation, which cost {cost(1):.3g} FLOPs; "
+            "take a larger budget, a smaller recipe or a smaller train.batch_size"
+        )
+    return low

@@ -1,0 +1,91 @@
+"""Where the compute goes: base and large over kind x layers x rate x drop x corruption, MLM at 15 % being 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from latemask.budget.flops import mlm_baseline, sequence_flops
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, spelled_out
+
+LENGTH = 512
+VOCABULARY = 50265
+LAYERS = (1, 2, 3)
+SIZES = {
+    "base": EncoderRecipe(family="roberta", layers=12, width=768, heads=12),
+    "large": EncoderRecipe(family="roberta", layers=24, width=1024, heads=16),
+}
+PAPER = {"base": 0.78, "large": 0.68}
+"""What the paper claims (3ML, against its own MLM)."""
+
+Kind = Literal["inside", "self", "cross", "cross-only"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MASKS = {
+    "40 %": MaskRecipe(rate=0.4),
+    "50 %": MaskRecipe(rate=0.5),
+    "50 %, 80/10/10": MaskRecipe(rate=0.5, random=0.1, keep=0.1),
+    "40 %, drop 20 %": MaskRecipe(rate=0.4, drop=0.2),
+    "30 %, drop 30 %": MaskRecipe(rate=0.3, drop=0.3),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One shape, one way of joining, one way of masking."""
+
+    size: str
+    kind: Kind
+    layers: int
+    masking: str
+    encoder: float
+    decoder: float
+    head: float
+    without_pruning: float
+    """The whole, were the last layer not pruned to the predicted positions."""
+
+    @property
+    def ratio(self) -> float:
+        """FLOPs over those of MLM at 15 %."""
+        return self.encoder + self.decoder + self.head
+
+    def record(self) -> dict[str, Any]:
+        """Return the cell with its settings in numbers."""
+        mask = MASKS[self.masking]
+        return {
+            "size": self.size,
+            "kind": self.kind,
+            "layers": self.layers,
+            "rate": mask.rate,
+            "drop": mask.drop,
+            "random": mask.random,
+            "keep": mask.keep,
+            "encoder": self.encoder,
+            "decoder": self.decoder,
+            "head": self.head,
+            "ratio": self.ratio,
+            "ratio_without_pruning": self.without_pruning,
+            "paper": PAPER[self.size],
+        }
+
+
+def cost_table() -> list[Cell]:
+    """Return every cell."""
+    return [
+        _cell(size, kind, layers, masking) for size in SIZES for kind in KINDS for layers in LAYERS for masking in MASKS
+    ]
+
+
+def _cell(size: str, kind: Kind, layers: int, masking: str) -> Cell:
+    recipe = Recipe(length=LENGTH, encoder=SIZES[size], mask=MASKS[masking], join=JoinRecipe(kind, layers))
+    recipe = spelled_out(recipe, VOCABULARY)
+    mlm, flops = sequence_flops(mlm_baseline(recipe)).forward, sequence_flops(recipe)
+    return Cell(
+        size,
+        kind,
+        layers,
+        masking,
+        flops.encoder / mlm,
+        flops.decoder / mlm,
+        flops.head / mlm,
+        sequence_flops(recipe, pruned=False).forward / mlm,
+    )

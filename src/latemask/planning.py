@@ -1,0 +1,220 @@
+"""`latemask plan`: what a run will cost, before it runs; and backwards, what a budget buys."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from latemask.budget.choice import candidates, chosen
+from latemask.budget.display import show_choice, show_plan, show_table
+from latemask.budget.machines import Assumptions, Machine
+from latemask.budget.plan import Plan, steps_for_flops
+from latemask.budget.steps import planned_steps, with_budget
+from latemask.budget.table import cost_table
+from latemask.console import say
+from latemask.errors import UserError
+from latemask.recipe import Recipe, check_recipe, load_recipe, spelled_out
+from latemask.text import PreparedData
+from latemask.text.tokenizer import DEFAULT_VOCABULARY
+
+_CALIBRATED_WITHOUT_RECIPE = "mini-base"
+
+
+def plan(
+    recipe: Recipe | str | Path | None = None,
+    *,
+    data: Path | None = None,
+    hours: float | None = None,
+    kwh: float | None = None,
+    max_steps: int | None = None,
+    tokens: float | None = None,
+    flops: float | None = None,
+    calibrate: bool = False,
+    device: str | None = None,
+    devices: int = 1,
+    peak_tflops: float | None = None,
+    mfu: float | None = None,
+    watts: float | None = None,
+    pue: float | None = None,
+    co2: float | None = None,
+    table: bool = False,
+    plot: Path | None = None,
+    json: bool = False,
+) -> Plan | None:
+    """Say what a run will cost, beside masked language modelling with the same encoder; or what a budget buys.
+
+    Args:
+        recipe: A recipe file, or the name of one that comes with latemask; without one, say which the budget trains.
+        data: Folder that `latemask prepare` made: its vocabulary counts, and how often the run sees it is said.
+        hours: Budget in hours of the machine, instead of the recipe's.
+        kwh: Budget in energy, instead of the recipe's.
+        max_steps: Budget in optimizer steps, instead of the recipe's.
+        tokens: Budget in tokens of text, instead of the recipe's.
+        flops: Budget in floating-point operations of the steps, instead of the recipe's.
+        calibrate: Run a few steps on this machine to know its speed (up to a minute).
+        device: Plan for this device instead: a100, h100, rtx4090 and others.
+        devices: How many of them.
+        peak_tflops: Plan for a device with this peak of matrix products, in 10^12 a second.
+        mfu: Share of the peak that a run gets, 0.4 by default.
+        watts: What a device draws; by default its data sheet's, and 15 W a core of this machine.
+        pue: Energy of the building for each unit that the devices draw, 1.2 by default.
+        co2: Grams of CO2 for a kWh, 445 by default (about the world's average).
+        table: Show the cost of base and large for every way of joining and masking, instead of a plan.
+        plot: Draw that table into this file (.png, .svg, .pdf).
+        json: Print one JSON object instead of a page.
+    """
+    assumed = Assumptions(device, devices, peak_tflops, mfu, watts, pue, co2)
+    budget = {"hours": hours, "kwh": kwh, "max_steps": max_steps, "tokens": tokens, "flops": flops}
+    budget = {name: value for name, value in budget.items() if value is not None}
+    _refuse(assumed, budget, calibrate)
+    if table or plot:
+        if recipe is not None or budget:
+            raise UserError("--table and --plot are about all shapes: leave out the recipe and the budget")
+        _table(plot, json)
+        return None
+    vocabulary, corpus = _data(data)
+    if recipe is None:
+        return _without_recipe(budget, assumed, calibrate, vocabulary, corpus, json)
+    given = load_recipe(recipe) if isinstance(recipe, (str, Path)) else recipe
+    planned = _plan(_spelled_out(given, vocabulary), budget, assumed, calibrate, corpus)
+    if json:
+        print(json_format.dumps(planned.record()))
+    else:
+        show_plan(planned, _command(recipe, planned.steps) if budget else None)
+    return planned
+
+
+def _refuse(assumed: Assumptions, budget: dict[str, Any], calibrate: bool) -> None:
+    """Refuse contradictions before anything is measured."""
+    assumed.check()
+    named = [f"--{name.replace('_', '-')}" for name in budget]
+    if len(named) > 1:
+        raise UserError(f"{' and '.join(named)} are {len(named)} budgets; give one of them")
+    for option, value in zip(named, budget.values(), strict=True):
+        if not 0 < value < float("inf"):
+            raise UserError(f"{option} is {value}; a budget must be positive")
+    elsewhere = assumed.device is not None or assumed.peak_tflops is not None
+    if calibrate and elsewhere:
+        raise UserError("--calibrate measures this machine, --device and --peak-tflops are for another: give one")
+    if calibrate and assumed.mfu is not None:
+        raise UserError("--calibrate measures the share of the peak: leave out --mfu")
+    if calibrate and assumed.devices != 1:
+        raise UserError("--calibrate measures one device here: leave out --devices")
+    if not calibrate and not elsewhere:
+        if {"hours", "kwh"} & set(budget):
+            raise UserError(f"{named[0]} needs a speed: add --calibrate (this machine) or --device or --peak-tflops")
+        for option in ("mfu", "watts", "pue", "co2"):
+            if getattr(assumed, option) is not None:
+                raise UserError(f"--{option} says nothing without --calibrate, --device or --peak-tflops")
+        if assumed.devices != 1:
+            raise UserError("--devices says nothing without --device or --peak-tflops")
+    if "kwh" in budget and not calibrate and assumed.machine().kilowatts is None:  # type: ignore[union-attr]
+        raise UserError("--kwh needs to know what the device draws: add --watts")
+
+
+def _data(folder: Path | None) -> tuple[int | None, int | None]:
+    """Return the vocabulary and the tokens of a data folder."""
+    if folder is None:
+        return None, None
+    prepared = PreparedData.open(folder, verify=False)
+    return prepared.vocabulary.size, prepared.tokens("train")
+
+
+def _spelled_out(recipe: Recipe, vocabulary: int | None) -> Recipe:
+    check_recipe(recipe)
+    if recipe.encoder.init is not None:
+        from latemask.model.build import checkpoint_shape  # transformers reads its config
+
+        recipe = replace(recipe, encoder=checkpoint_shape(recipe.encoder, recipe.length))
+    size = recipe.encoder.vocab_size
+    if size is None and vocabulary is None:
+        say(f"vocabulary unknown: planned with {DEFAULT_VOCABULARY:,} pieces (--data FOLDER or --encoder.vocab-size)")
+    if size is not None and vocabulary is not None and size < vocabulary:
+        raise UserError(f"the data's tokenizer has {vocabulary} pieces and the recipe's encoder.vocab_size is {size}")
+    recipe = spelled_out(recipe, vocabulary or DEFAULT_VOCABULARY)
+    check_recipe(recipe)
+    return recipe
+
+
+def _plan(recipe: Recipe, budget: dict[str, Any], assumed: Assumptions, calibrate: bool, corpus: int | None) -> Plan:
+    machine, start = _machine(recipe, assumed, calibrate)
+    if assumed.devices > recipe.train.batch_size:
+        raise UserError(f"--devices {assumed.devices} is more than train.batch_size {recipe.train.batch_size}: idle")
+    steps = _steps(recipe, budget, machine, start)
+    return Plan.of(recipe, steps, machine, start_seconds=start, corpus_tokens=corpus)
+
+
+def _machine(recipe: Recipe, assumed: Assumptions, calibrate: bool) -> tuple[Machine | None, float]:
+    """Return where the run will be, and the seconds until its first step."""
+    if not calibrate:
+        return assumed.machine(), 0.0
+    since = time.monotonic()
+    from latemask.training.calibration import calibrated  # torch: seconds, as at the start of a run
+
+    found = calibrated(recipe, since)
+    return assumed.measured_machine(found.peak, found.share, found.cores, found.half), found.start_seconds
+
+
+def _steps(recipe: Recipe, budget: dict[str, Any], machine: Machine | None, start: float) -> int:
+    hours = budget.get("hours")
+    if "kwh" in budget:
+        assert machine is not None
+        assert machine.kilowatts is not None
+        hours = budget["kwh"] / machine.kilowatts
+    if hours is None:
+        return planned_steps(with_budget(recipe, budget.get("max_steps"), budget.get("tokens"), budget.get("flops")))
+    assert machine is not None
+    name, value = next(iter(budget.items()))
+    what = f"--{name} {value:g} on {machine.name}"
+    return steps_for_flops(recipe, max(hours * 3600 - start, 0) * machine.speed, what)
+
+
+def _without_recipe(
+    budget: dict[str, Any],
+    assumed: Assumptions,
+    calibrate: bool,
+    vocabulary: int | None,
+    corpus: int | None,
+    json: bool,
+) -> Plan:
+    if not budget:
+        raise UserError("say what to plan: a recipe, or a budget (--hours, --kwh, --tokens, --flops), or --table")
+    if "max_steps" in budget:
+        raise UserError("--max-steps says nothing without a recipe; give --hours, --kwh, --tokens or --flops")
+    size = vocabulary or DEFAULT_VOCABULARY
+    measured = spelled_out(load_recipe(_CALIBRATED_WITHOUT_RECIPE), size)
+    machine, start = _machine(measured, assumed, calibrate)
+    found = candidates(lambda recipe: _steps(recipe, budget, machine, start), size)
+    best = chosen(found)
+    planned = Plan.of(best.recipe, best.steps, machine, start_seconds=start, corpus_tokens=corpus)
+    if json:
+        choice = [
+            {"recipe": c.name, "steps": c.steps, "tokens": c.tokens, "tokens_per_weight": c.tokens_a_weight}
+            for c in found
+        ]
+        print(json_format.dumps({"chosen": best.name, "candidates": choice, **planned.record()}))
+    else:
+        show_choice(found, best)
+        show_plan(planned, _command(best.name, best.steps))
+    return planned
+
+
+def _command(recipe: Any, steps: int) -> str:
+    name = recipe if isinstance(recipe, str) else "RECIPE"
+    return f"latemask pretrain {name} --data DATA --max-steps {steps}"
+
+
+def _table(plot: Path | None, json: bool) -> None:
+    cells = cost_table()
+    if plot is not None:
+        from latemask.budget.chart import draw_table  # matplotlib
+
+        draw_table(cells, plot)
+        say(f"drawn: {plot}")
+    if json:
+        print(json_format.dumps({"table": [cell.record() for cell in cells]}))
+    else:
+        show_table(cells)

@@ -1,0 +1,82 @@
+"""The memory of a step: what autograd really keeps, and what a process really takes."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from latemask.budget.memory import kept_numbers, step_memory
+from latemask.model import complete_recipe
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe
+from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, make_model, tiny_recipe
+
+MASKS = [MaskRecipe(rate=0.5), MaskRecipe(rate=0.3, random=0.1, keep=0.1, drop=0.25)]
+JOINS = [JoinRecipe(kind, layers) for kind in KINDS for layers in (1, 3)] + [JoinRecipe("cross", positions="absolute")]
+
+
+def bytes_kept(recipe) -> float:
+    """Bytes a row keeps, by torch's own hooks: every storage once, weights left out."""
+    model, batch = make_model(recipe).train(), make_batch(recipe)
+    weights = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # the tensor, so that its place is not used again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(**batch)
+    return sum(size for size, _ in kept.values()) / len(batch["labels"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("join", [*JOINS, None], ids=str)
+@pytest.mark.parametrize("mask", MASKS, ids=["plain", "corrupting"])
+def test_what_a_row_keeps_is_what_autograd_keeps(family, join, mask):
+    recipe = tiny_recipe(length=64, mask=mask, encoder=EncoderRecipe(family=family, layers=4, width=64, heads=2))
+    recipe = replace(recipe, join=join) if join else replace(recipe, objective="early")
+    assert 4 * kept_numbers(complete_recipe(recipe, VOCABULARY)) == pytest.approx(bytes_kept(recipe), rel=0.06)
+
+
+def test_accumulated_gradients_stay_while_the_next_rows_are_computed():
+    recipe = complete_recipe(tiny_recipe(), VOCABULARY)
+    plain, accumulating = (step_memory(recipe, 8, accumulates) for accumulates in (False, True))
+    assert accumulating.peak > plain.peak
+    assert accumulating.peak <= plain.peak + plain.gradients
+
+
+_PEAK = """
+import json, resource, sys
+from latemask.recipe import load_recipe, spelled_out
+from latemask.training.calibration import BareStep
+from latemask.budget.memory import step_memory
+import torch
+
+name, rows, overrides = json.loads(sys.argv[1])
+recipe = spelled_out(load_recipe(name, overrides), 8192)
+step = BareStep(recipe, rows, torch.device("cpu"))
+for _ in range(3):
+    step.forward_backward()
+    step.update()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([step_memory(recipe, rows).peak, peak]))
+"""
+
+SHAPES = [
+    ("mini-base", 24, {}),
+    ("small", 32, {"encoder": {"layers": 8}}),
+    ("3ml-base", 4, {"length": 128, "encoder": {"layers": 6, "vocab_size": 20000}}),
+]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss has other units elsewhere")
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape[0])
+def test_the_peak_is_within_a_fifth_of_a_real_process(shape):
+    done = subprocess.run([sys.executable, "-c", _PEAK, json.dumps(shape)], capture_output=True, text=True, check=True)
+    estimated, real = json.loads(done.stdout.splitlines()[-1])
+    assert estimated == pytest.approx(real, rel=0.2)

@@ -1,0 +1,33 @@
+"""The closed form counts the weights of the real model, all of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from latemask.budget.weights import count_weights
+from latemask.model import build_model, complete_recipe
+from latemask.recipe import EncoderRecipe, JoinRecipe
+from tests.conftest import FAMILIES, KINDS, VOCABULARY, tiny_recipe
+
+JOINS = [JoinRecipe(kind, layers) for kind in KINDS for layers in (1, 2)] + [JoinRecipe("self", positions="absolute")]
+
+
+def counted(recipe) -> dict[str, int]:
+    model = build_model(complete_recipe(recipe, VOCABULARY), VOCABULARY)
+    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    return {
+        "total": sum(sizes.values()),
+        "encoder": sum(weight.numel() for weight in model.encoder.parameters()),
+        "words": model.words.numel(),
+        "head": sum(size for name, size in sizes.items() if name.startswith("head.")),
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("join", [*JOINS, None], ids=str)
+def test_every_weight_is_counted(family, join):
+    recipe = tiny_recipe(encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2))
+    recipe = replace(recipe, join=join) if join else replace(recipe, objective="early")
+    weights = count_weights(complete_recipe(recipe, VOCABULARY))
+    real = counted(recipe)
+    assert {name: getattr(weights, name) for name in real} == real

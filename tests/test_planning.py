@@ -1,0 +1,162 @@
+"""`latemask plan`: what a run will cost, before it runs; and backwards."""
+
+import json
+
+import pytest
+
+from latemask import plan
+from latemask.budget import planned_steps
+from latemask.cli import main
+from latemask.errors import UserError
+from latemask.recipe import load_recipe, spelled_out
+
+
+def planned(capsys, *words: str) -> dict:
+    assert main(["plan", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *words: str) -> str:
+    assert main(["plan", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    return next(line for line in lines if line.startswith("latemask:"))
+
+
+def test_the_parts_add_up_and_stand_beside_mlm(capsys):
+    found = planned(capsys, "3ml-base")
+    assert found["encoder_flops"] + found["decoder_flops"] + found["head_flops"] == found["flops_per_sequence"]
+    assert found["ratio"] == found["flops_per_sequence"] / found["mlm_flops_per_sequence"]
+    assert found["training_flops"] == 125_000 * 256 * found["flops_per_sequence"]
+    assert found["ratio"] < found["ratio_without_pruning"]
+    assert found["time"] is None  # nobody said where
+
+
+def test_a_key_of_the_recipe_can_be_changed(capsys):
+    assert planned(capsys, "3ml-base", "--join.layers", "1")["ratio"] < planned(capsys, "3ml-base")["ratio"]
+
+
+def test_a_named_device_gives_time_energy_and_co2_with_what_was_assumed(capsys):
+    one = planned(capsys, "3ml-base", "--device", "h100", "--mfu", "0.5", "--co2", "100")["time"]
+    assert one["hours"] == pytest.approx(planned(capsys, "3ml-base")["total_flops"] / (989e12 * 0.5) / 3600)
+    assert one["kwh"] == pytest.approx(one["hours"] * 0.7 * 1.2)
+    assert one["kg_co2"] == pytest.approx(one["kwh"] * 0.1)
+    assert one["assumed"]["watts"] == 700
+    eight = planned(capsys, "3ml-base", "--device", "H100", "--devices", "8", "--mfu", "0.5")["time"]
+    assert eight["hours"] == pytest.approx(one["hours"] / 8)
+    assert eight["kwh"] == pytest.approx(one["kwh"])
+
+
+def test_a_device_by_its_peak_has_no_energy_without_watts(capsys):
+    found = planned(capsys, "small", "--peak-tflops", "10")["time"]
+    assert found["kwh"] is None
+    assert planned(capsys, "small", "--peak-tflops", "10", "--watts", "100")["time"]["kwh"] > 0
+
+
+@pytest.mark.parametrize("budget", [("--hours", "0.2"), ("--kwh", "0.05")], ids=lambda words: words[0])
+def test_backwards_a_budget_of_the_machine_becomes_the_most_steps_that_fit(capsys, budget):
+    name, most = budget[0][2:], float(budget[1])
+    words = ("mini-base", "--device", "t4")
+    steps = planned(capsys, *words, *budget)["steps"]
+    fitting, more = (planned(capsys, *words, "--max-steps", str(n))["time"][name] for n in (steps, steps + 1))
+    assert fitting <= most < more
+
+
+def test_tokens_and_flops_become_the_steps_that_pretrain_would_take(capsys):
+    recipe = spelled_out(load_recipe("mini-base", {"budget": {"flops": 1e14}}), 12544)
+    assert planned(capsys, "mini-base", "--flops", "1e14")["steps"] == planned_steps(recipe)
+    assert planned(capsys, "mini-base", "--tokens", "1e6")["steps"] == 1_000_000 // (32 * 128)
+
+
+def test_without_a_recipe_the_largest_that_sees_enough_text_is_named(capsys):
+    days = planned(capsys, "--hours", "48", "--device", "h100", "--devices", "8")
+    night = planned(capsys, "--hours", "8", "--peak-tflops", "0.2")
+    assert days["chosen"] == "3ml-large"
+    assert night["chosen"] in ("mini-base", "small")
+    weights = [candidate["tokens_per_weight"] for candidate in days["candidates"]]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_a_budget_too_small_for_any_recipe_says_so(capsys):
+    assert main(["plan", "--tokens", "1e6"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "at least 20 tokens for each weight" in shown
+    assert "'mini-base' is the smallest, and will be trained short" in shown
+
+
+def test_the_data_says_the_vocabulary_and_how_often_it_is_seen(capsys, data):
+    found = planned(capsys, "small", "--data", str(data.folder), "--tokens", "1e6")
+    assert found["recipe"]["encoder"]["vocab_size"] == data.vocabulary.size
+    assert found["passes_over_data"] == pytest.approx(found["tokens"] / data.tokens("train"))
+
+
+def test_the_page_shows_every_part(capsys):
+    assert main(["plan", "3ml-base", "--device", "a100"]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "weights",
+        "encoder",
+        "decoder",
+        "head",
+        "optimizer",
+        "activations",
+        "time",
+        "energy",
+        "CO2",
+        "assumed",
+    ):
+        assert part in shown
+    assert "\n" + "Traceback" not in shown
+
+
+def test_the_table_marks_what_costs_more_than_the_paper(capsys):
+    assert main(["plan", "--table"]) == 0
+    shown = capsys.readouterr().out
+    assert "the paper's 3ML: 0.78" in shown
+    assert "the paper's 3ML: 0.68" in shown
+    row = next(line for line in shown.splitlines() if line.strip().startswith("self, 3 layers"))
+    assert row.split()[3:] == ["0.89+", "0.84+", "0.94+", "0.67", "0.60"]
+
+
+def test_the_table_is_drawn(capsys, tmp_path):
+    for name in ("costs.png", "costs.svg"):
+        assert main(["plan", "--plot", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mini-base", "--hours", "1", "--kwh", "2"], "--hours and --kwh are 2 budgets; give one"),
+        (["mini-base", "--hours", "1"], "--hours needs a speed: add --calibrate"),
+        (["mini-base", "--hours", "-1", "--device", "a100"], "--hours is -1.0; a budget must be positive"),
+        (["mini-base", "--hours", "1e-9", "--device", "t4"], "does not pay for one step"),
+        (["mini-base", "--tokens", "100"], "does not pay for one step"),
+        (["mini-base", "--hours", "1e9", "--device", "b200"], "steps; 1,000,000,000 at most"),
+        (["mini-base", "--kwh", "1", "--peak-tflops", "10"], "add --watts"),
+        (["mini-base", "--calibrate", "--device", "a100"], "--calibrate measures this machine"),
+        (["mini-base", "--calibrate", "--mfu", "0.5"], "leave out --mfu"),
+        (["mini-base", "--mfu", "0.5"], "--mfu says nothing without"),
+        (["mini-base", "--mfu", "40", "--device", "a100"], "it is a share of the peak"),
+        (["mini-base", "--pue", "0.5", "--device", "a100"], "1 or more"),
+        (["mini-base", "--device", "h10"], "unknown device 'h10' (did you mean 'h100'?)"),
+        (["mini-base", "--device", "a100", "--devices", "64"], "is more than train.batch_size 32"),
+        (["mini-base", "--encoder.heads", "5"], "encoder.heads 5 does not divide"),
+        (["mini-base", "--data", "nowhere"], "nowhere: no such folder"),
+        (["minibase"], "did you mean 'mini-base'?"),
+        (["--mask.rate", "0.5", "--tokens", "1e9"], "--mask changes a recipe, and none was given"),
+        (["--max-steps", "5"], "--max-steps says nothing without a recipe"),
+        (["mini-base", "--table"], "leave out the recipe"),
+        (["--plot", "costs.doc"], "the name must end in one of"),
+        ([], "say what to plan"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_clear_line(capsys, words, message):
+    assert message in refused(capsys, *words)
+
+
+def test_from_python_it_returns_the_plan():
+    found = plan("mini-base", tokens=1e6)
+    assert found.steps == 244
+    with pytest.raises(UserError, match="2 budgets"):
+        plan("mini-base", tokens=1e6, flops=1e12)
