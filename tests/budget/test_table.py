@@ -1,4 +1,4 @@
-"""The cost table: METHOD's numbers, and ours below them."""
+"""The cost table: the numbers of the method on paper, and ours below them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from latemask.budget.table import PAPER, SIZES, VOCABULARY, cost_table
 from latemask.recipe import JoinRecipe, MaskRecipe, Recipe, spelled_out
 
 HALF, BERTS, DROPPING = MaskRecipe(rate=0.5), MaskRecipe(rate=0.5, random=0.1, keep=0.1), MaskRecipe(rate=0.3, drop=0.3)
-# The table of docs/method.md: FLOPs over MLM at 15 %, length 512, every layer computed whole.
+# On paper: FLOPs over MLM at 15 %, length 512, every layer computed whole.
 METHOD = [
     (JoinRecipe("inside", 1), HALF, 0.68, 0.57),
     (JoinRecipe("inside", 2), HALF, 0.73, 0.59),

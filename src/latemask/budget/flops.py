@@ -58,7 +58,7 @@ def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     """Count one sequence of a recipe that is spelled out (`encoder.ffn_width` and `encoder.vocab_size` known).
 
     `pruned` is what latemask does: the last layer works only where something is predicted. Without it this is what the
-    paper's shape costs when every layer is computed whole, as in the table of docs/method.md.
+    paper's shape costs when every layer is computed whole, docs/planning.md has both.
     """
     encoder, counts = recipe.encoder, recipe.counts
     assert encoder.ffn_width is not None

@@ -72,8 +72,8 @@ def pretrain(
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A run that can be run: completed recipe, data, steps."""
+class Job:
+    """A run that can be run: a recipe that is spelled out, data, steps."""
 
     recipe: Recipe
     data: Mixture
@@ -81,25 +81,31 @@ class _Job:
 
     @property
     def batch_tokens(self) -> int:
+        """Tokens of a step."""
         return self.recipe.train.batch_size * self.recipe.length
 
     @property
     def row_flops(self) -> float:
+        """FLOPs of a row, forward and backward."""
         return sequence_flops(self.recipe).training
 
     @property
     def batch_flops(self) -> float:
+        """FLOPs of a step."""
         return self.recipe.train.batch_size * self.row_flops
 
     def collator(self) -> Any:
+        """Return what draws masks and makes batches."""
         return COLLATORS[self.recipe.objective](self.recipe.counts, self.data.vocabulary, self.recipe.seed)
 
     def train_samples(self, done: int) -> SampleDataset:
+        """Return the samples after the first `done` steps."""
         batch = self.recipe.train.batch_size
         rows, weights = self.data.rows("train", self.recipe.length)
         return SampleDataset(rows, self.steps * batch, weights=weights, seed=self.recipe.seed, first=done * batch)
 
     def validation_samples(self) -> SampleDataset | None:
+        """Return the samples to validate on, the same every time; None if there are none."""
         rows, weights = self.data.rows("validation", self.recipe.length)
         total = sum(weights)
         once = min((int(len(part) * total / weight) for part, weight in zip(rows, weights, strict=True)), default=0)
@@ -107,7 +113,7 @@ class _Job:
         return SampleDataset(rows, count, weights=weights, seed=self.recipe.seed, shuffle=False) if count else None
 
 
-def _plan(recipe: Recipe, data: Mixture) -> _Job:
+def _plan(recipe: Recipe, data: Mixture) -> Job:
     check_recipe(recipe)
     recipe = complete_recipe(recipe, data.vocabulary)
     check_recipe(recipe)
@@ -119,7 +125,7 @@ def _plan(recipe: Recipe, data: Mixture) -> _Job:
                 f"{part.folder} holds {part.tokens('train')} tokens to train on, less than one row of "
                 f"{recipe.length}; give more text or lower --length"
             )
-    return _Job(recipe, data, planned_steps(recipe))
+    return Job(recipe, data, planned_steps(recipe))
 
 
 def _check_tokenizer(recipe: Recipe, data: Mixture) -> None:
@@ -134,7 +140,7 @@ def _check_tokenizer(recipe: Recipe, data: Mixture) -> None:
         )
 
 
-def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
+def _train(job: Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     checkpoint = None
     if resume:
         run.check_same(job.recipe, job.data.record)
@@ -149,7 +155,7 @@ def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     done = step_of(checkpoint) if checkpoint else 0
     run.forget_metrics_after(done)
     with StopOnSignal() as stop:
-        trainer = _trainer(job, run, model, done, stop)
+        trainer = build_trainer(job, run, model, done, stop)
         _announce(job, run, trainer.model, done)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if trainer.state.global_step < job.steps:
@@ -157,7 +163,8 @@ def _train(job: _Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     _finish(job, run, trainer.model)
 
 
-def _trainer(job: _Job, run: RunFolder, model: Any, done: int, stop: StopOnSignal) -> Trainer:
+def build_trainer(job: Job, run: RunFolder, model: Any, done: int, stop: StopOnSignal) -> Trainer:
+    """Return the Trainer of a run, ready to train; `done` steps were done before."""
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")  # the Trainer's only way to be told
     validation = job.validation_samples()
     if validation is None:
@@ -182,7 +189,7 @@ def _trainer(job: _Job, run: RunFolder, model: Any, done: int, stop: StopOnSigna
     return trainer
 
 
-def _announce(job: _Job, run: RunFolder, model: Any, done: int) -> None:
+def _announce(job: Job, run: RunFolder, model: Any, done: int) -> None:
     recipe = job.recipe
     parameters = sum(weight.numel() for weight in model.encoder.parameters())
     run.update(status="running", steps=job.steps, encoder_parameters=parameters)
@@ -193,7 +200,7 @@ def _announce(job: _Job, run: RunFolder, model: Any, done: int) -> None:
     )
 
 
-def _stopped(job: _Job, run: RunFolder, step: int, received: int | None) -> None:
+def _stopped(job: Job, run: RunFolder, step: int, received: int | None) -> None:
     run.update(status="stopped", stopped_at=step)
     command = shlex.join(
         [
@@ -212,7 +219,7 @@ def _stopped(job: _Job, run: RunFolder, step: int, received: int | None) -> None
     )
 
 
-def _finish(job: _Job, run: RunFolder, model: Any) -> None:
+def _finish(job: Job, run: RunFolder, model: Any) -> None:
     aside = run.path / ".model"
     model.save_pretrained(str(aside))
     copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)

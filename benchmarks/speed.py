@@ -1,0 +1,379 @@
+"""Seconds a step and peak memory: transformers' own MLM, our early baseline, and late masking of every kind.
+
+python benchmarks/speed.py --size base        (or mini-base, or any recipe)
+
+Every contender is a process of its own, so its peak memory is its own, and all of them wait: the benchmark lets one
+after the other do one step, round after round. A ratio is the median over the rounds. A step counts from its batch
+being there to the next one being there: logging, clipping and data loading are in it. One JSON object comes last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latemask.budget import sequence_flops
+from latemask.budget.flops import Flops, mlm_baseline
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, load_recipe, spelled_out
+
+KINDS = ("inside", "self", "cross", "cross-only")
+WARM_UP = 2
+MANY = 10_000  # steps; the benchmark ends before
+SIZES = {
+    "base": EncoderRecipe(family="roberta", layers=12, width=768, heads=12, vocab_size=50265),
+    "large": EncoderRecipe(family="roberta", layers=24, width=1024, heads=16, vocab_size=50265),
+}
+
+
+def recipe_of(size: str, batch: int) -> Recipe:
+    """Late masking in the paper's shape with half of the tokens masked, or a recipe as it is."""
+    if size in SIZES:
+        recipe = Recipe(encoder=SIZES[size], mask=MaskRecipe(rate=0.5), join=JoinRecipe("inside", 1))
+    else:
+        recipe = load_recipe(size)
+    train = replace(recipe.train, batch_size=batch, micro_batch_size=None)
+    return spelled_out(replace(recipe, train=train), 32768)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What takes a step: `how` is hf, trainer or bare."""
+
+    name: str
+    how: str
+    recipe: Recipe
+
+    @property
+    def flops(self) -> float:
+        """Forward and backward of a batch; transformers computes logits everywhere."""
+        flops = sequence_flops(self.recipe)
+        if self.how == "hf":
+            everywhere = self.recipe.length / self.recipe.counts.predicted
+            flops = Flops(flops.encoder, 0, flops.head * everywhere)
+        return self.recipe.train.batch_size * flops.training
+
+
+def contenders(recipe: Recipe) -> dict[str, Contender]:
+    """Return all of them by name."""
+    early = mlm_baseline(recipe)
+    roberta = replace(early, encoder=replace(early.encoder, family="roberta", ffn_width=4 * early.encoder.width))
+    found = [
+        Contender("hf", "hf", roberta),
+        Contender("early", "trainer", early),
+        Contender("late", "trainer", recipe),
+        Contender("late-bare", "bare", recipe),
+    ]
+    for kind in KINDS:
+        if kind != recipe.join.kind:
+            joined = replace(recipe, join=JoinRecipe(kind, recipe.join.layers))
+            found.append(Contender(f"late-{kind}", "trainer", joined))
+    return {contender.name: contender for contender in found}
+
+
+class Gate:
+    """In the contender's process: waits to be let through before each step, and says how long the last one took."""
+
+    def __init__(self, connection: Connection):
+        self.connection = connection
+        self.opened: float | None = None
+
+    def wait(self) -> None:
+        """Report, then wait."""
+        self.connection.send(None if self.opened is None else time.perf_counter() - self.opened)
+        if not self.connection.recv():
+            self.connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+            sys.exit(0)
+        self.opened = time.perf_counter()
+
+
+def serve(contender: Contender, threads: int, connection: Connection) -> None:
+    """Be one contender, until told to end."""
+    import torch
+
+    torch.set_num_threads(threads)
+    gate = Gate(connection)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):  # its log lines
+        {"hf": hf_loop, "trainer": trainer_loop, "bare": bare_loop}[contender.how](contender.recipe, Path(folder), gate)
+
+
+def gate_callback(gate: Gate) -> Any:
+    """Return the gate as the Trainer knows it."""
+    from transformers import TrainerCallback
+
+    class Gated(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            gate.wait()
+
+    return Gated()
+
+
+class RandomText:
+    """Data like a `Mixture`'s: rows of random words, read as real ones are."""
+
+    def __init__(self, recipe: Recipe, folder: Path):
+        from latemask.text import Vocabulary
+        from latemask.text.rows import Shard, TokenRows
+
+        size = recipe.encoder.vocab_size or 0
+        self.vocabulary = Vocabulary(size=size, bos=0, eos=2, pad=1, mask=4, special=(0, 1, 2, 3, 4))
+        tokens = np.random.default_rng(0).integers(5, size, 1_000_000).astype("<u4")
+        tokens.tofile(folder / "random.ds")
+        self.text = TokenRows([Shard(folder / "random.ds", 0, len(tokens))], 4, recipe.length, 0)
+
+    def rows(self, split: str, length: int) -> Any:
+        """Return rows to train on; nothing is validated here."""
+        return ([self.text], [1.0]) if split == "train" else ([], [])
+
+
+def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
+    """As `latemask pretrain` does it."""
+    from transformers import set_seed
+
+    from latemask.model import build_model
+    from latemask.run_folder import RunFolder
+    from latemask.training.callbacks import StopOnSignal
+    from latemask.training.pretraining import Job, build_trainer
+
+    data: Any = RandomText(recipe, folder)
+    set_seed(0)
+    run = RunFolder(folder / "run")
+    run.path.mkdir()
+    trainer = build_trainer(Job(recipe, data, MANY), run, build_model(recipe, data.vocabulary), 0, StopOnSignal())
+    trainer.add_callback(gate_callback(gate))
+    trainer.train()
+
+
+def bare_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
+    """Forward, backward, clip, AdamW, and nothing around it."""
+    import torch
+
+    from latemask.training.calibration import BareStep
+
+    step = BareStep(recipe, recipe.train.batch_size, torch.device("cpu"))
+    while True:
+        gate.wait()
+        step.forward_backward()
+        step.update()
+
+
+def hf_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
+    """As transformers' run_mlm.py does it: RobertaForMaskedLM, its collator, the Trainer's defaults."""
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        PreTrainedTokenizerFast,
+        RobertaConfig,
+        RobertaForMaskedLM,
+        Trainer,
+        TrainingArguments,
+        set_seed,
+    )
+
+    encoder, train = recipe.encoder, recipe.train
+    tokenizer = word_tokenizer(encoder.vocab_size or 0, PreTrainedTokenizerFast)
+    set_seed(0)
+    model = RobertaForMaskedLM(
+        RobertaConfig(
+            vocab_size=encoder.vocab_size,
+            hidden_size=encoder.width,
+            num_hidden_layers=encoder.layers,
+            num_attention_heads=encoder.heads,
+            intermediate_size=encoder.ffn_width,
+            max_position_embeddings=recipe.length + 2,
+            type_vocab_size=1,
+        )
+    )
+    ids = np.random.default_rng(0).integers(5, encoder.vocab_size, (2048, recipe.length))
+    rows = [{"input_ids": row.tolist(), "attention_mask": [1] * len(row)} for row in ids]
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(folder),
+            max_steps=MANY,
+            per_device_train_batch_size=train.batch_size,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        data_collator=DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15),
+        train_dataset=rows,
+        callbacks=[gate_callback(gate)],
+    )
+    trainer.train()
+
+
+def word_tokenizer(size: int, fast: Any) -> Any:
+    """Return a tokenizer of so many words; the collator asks it for ids only."""
+    from tokenizers import Tokenizer, models
+
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    words = {word: number for number, word in enumerate([*special, *(f"w{n}" for n in range(size - len(special)))])}
+    return fast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<unk>")),
+        bos_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+    )
+
+
+class Process:
+    """In the benchmark's process: one contender, as far as it can be told to do a step."""
+
+    def __init__(self, contender: Contender, threads: int):
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(contender, threads, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.connection.recv()  # ready
+
+    def step(self) -> float:
+        """Let one step happen and return its seconds."""
+        self.connection.send(True)
+        return self.connection.recv()
+
+    def end(self) -> float:
+        """End it and return its peak memory in MB."""
+        self.connection.send(False)
+        peak = self.connection.recv()
+        self.process.join()
+        return peak
+
+
+@dataclass
+class Measured:
+    """Seconds of every round, by contender; `peak` is the machine's FLOP/s in that round."""
+
+    seconds: dict[str, list[float]]
+    peak: list[float]
+    memory: dict[str, float]
+
+
+def alternate(group: list[Contender], repeats: int, threads: int, watch: Callable[[str], None]) -> Measured:
+    """Let the contenders of a group do one step after the other."""
+    import torch
+
+    from latemask.training.peak import measured_peak
+
+    torch.set_num_threads(threads)
+    processes = {contender.name: Process(contender, threads) for contender in group}
+    found = Measured({contender.name: [] for contender in group}, [], {})
+    for number in range(WARM_UP + repeats):
+        peak = measured_peak(torch.device("cpu"), torch.float32)
+        seconds = {name: process.step() for name, process in processes.items()}
+        watch(f"round {number + 1}/{WARM_UP + repeats}: " + ", ".join(f"{n} {s:.2f} s" for n, s in seconds.items()))
+        if number >= WARM_UP:
+            found.peak.append(peak)
+            for name, value in seconds.items():
+                found.seconds[name].append(value)
+    found.memory = {name: process.end() for name, process in processes.items()}
+    return found
+
+
+def measured_memory(group: list[Contender], threads: int, watch: Callable[[str], None]) -> dict[str, float]:
+    """Return the peak of each in MB after three steps, one process at a time."""
+    peaks = {}
+    for contender in group:
+        process = Process(contender, threads)
+        for _ in range(3):
+            process.step()
+        peaks[contender.name] = process.end()
+        watch(
+            f"peak memory, {contender.recipe.train.batch_size} rows: {contender.name} {peaks[contender.name]:,.0f} MB"
+        )
+    return peaks
+
+
+def ratio(over: list[float], under: list[float]) -> dict[str, float]:
+    """Return the median of the rounds' ratios and their range."""
+    pairs = [a / b for a, b in zip(over, under, strict=True)]
+    return {"median": round(statistics.median(pairs), 3), "min": round(min(pairs), 3), "max": round(max(pairs), 3)}
+
+
+def rows_of(group: list[Contender], found: Measured) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return what is known of each contender."""
+    for contender in group:
+        seconds = found.seconds[contender.name]
+        shares = [contender.flops / s / peak for s, peak in zip(seconds, found.peak, strict=True)]
+        yield (
+            contender.name,
+            {
+                "seconds": round(statistics.median(seconds), 4),
+                "seconds_range": [round(min(seconds), 4), round(max(seconds), 4)],
+                "gflops": round(contender.flops / 1e9, 1),
+                "peak_share": round(statistics.median(shares), 3),
+                "memory_mb": round(found.memory[contender.name]),
+            },
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="base", help="base, large, or a recipe such as mini-base")
+    parser.add_argument("--batch", type=int, default=8, help="rows a step")
+    parser.add_argument("--memory-batch", type=int, default=32, help="rows a step where memory is measured")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-kinds", action="store_true", help="leave out the other kinds of joining")
+    arguments = parser.parse_args()
+
+    def watch(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    every = contenders(recipe_of(arguments.size, arguments.batch))
+    first = [every[name] for name in ("hf", "early", "late", "late-bare")]
+    found = alternate(first, arguments.repeats, arguments.threads, watch)
+    table = dict(rows_of(first, found))
+    over_inside = {}
+    if not arguments.no_kinds:
+        second = [contender for name, contender in every.items() if name not in ("hf", "early", "late-bare")]
+        kinds = alternate(second, arguments.repeats, arguments.threads, watch)
+        table |= {name: row for name, row in rows_of(second, kinds) if name != "late"}
+        over_inside = {name: ratio(kinds.seconds[name], kinds.seconds["late"]) for name in kinds.seconds}
+    larger = contenders(recipe_of(arguments.size, arguments.memory_batch))
+    memory = measured_memory([larger["hf"], larger["late"]], arguments.threads, watch)
+
+    late_over_hf, late_over_early, trainer_over_bare = (
+        ratio(found.seconds[a], found.seconds[b]) for a, b in (("late", "hf"), ("late", "early"), ("late", "late-bare"))
+    )
+    result = {
+        **vars(arguments),
+        "late_over_hf": late_over_hf["median"],
+        "late_over_early": late_over_early["median"],
+        "flops_late_over_early": round(every["late"].flops / every["early"].flops, 3),
+        "flops_late_over_hf": round(every["late"].flops / every["hf"].flops, 3),
+        "trainer_over_bare": trainer_over_bare["median"],
+        "peak_share": table["late"]["peak_share"],
+        "memory_over_hf": round(memory["late"] / memory["hf"], 3),
+        "ranges": {
+            "late_over_hf": late_over_hf,
+            "late_over_early": late_over_early,
+            "trainer_over_bare": trainer_over_bare,
+        },
+        "kinds_over_late": over_inside,
+        "peak_gflops": round(statistics.median(found.peak) / 1e9, 1),
+        "memory_mb": {name: round(value) for name, value in memory.items()},
+        "contenders": table,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
