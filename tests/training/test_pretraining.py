@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -140,6 +141,18 @@ def test_the_run_folder_documents_itself(data, tmp_path):
     assert last["tokens"] == 4 * 8 * 32
     assert last["flops"] > 0
     assert "eval_loss" in last
+
+
+def test_the_trainers_count_of_flops_is_ours_also_when_rows_are_accumulated(data, tmp_path):
+    run = pretrain(recipe_of(4, save_every=4, micro_batch_size=4), data=data.folder, out=tmp_path / "run")
+    state = json.loads((run.checkpoints / "checkpoint-4" / "trainer_state.json").read_text())
+    assert state["total_flos"] == run.record["flops"] == run.metrics()[-1]["flops"]
+
+
+def test_progress_shows_speed_and_the_share_of_the_peak(data, tmp_path, capsys):
+    pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run")
+    line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("step 2/2  loss"))
+    assert re.fullmatch(r"step 2/2  loss [\d.]+  [\d,]+ tokens/s  \d+% of peak  left 0:00:00", line)
 
 
 def test_budgets_in_tokens_and_flops(data, tmp_path):

@@ -35,8 +35,6 @@ class EncoderForPreTraining(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
-    flops_a_row = 0.0
-    """Set by whoever trains: forward and backward, for the Trainer's count."""
 
     def __init__(self, config: Any):
         super().__init__(config)
@@ -64,10 +62,6 @@ class EncoderForPreTraining(PreTrainedModel):
     def words(self) -> Tensor:
         """The word table [vocabulary, D]."""
         return self.encoder.get_input_embeddings().weight
-
-    def floating_point_ops(self, inputs: dict[str, Any], exclude_embeddings: bool = True) -> float:
-        """Tell the Trainer what a batch costs; its own guess counts every weight for every label."""
-        return self.flops_a_row * len(inputs["labels"])
 
     def encode(self, ids: Tensor, positions: Tensor, layers: int | None = None) -> Tensor:
         """Run the encoder, or its first `layers`, on tokens at their original positions: [B, S, D].

@@ -163,16 +163,25 @@ def _train(job: Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
     _finish(job, run, trainer.model)
 
 
+class CountingTrainer(Trainer):
+    """The Trainer, counting FLOPs as the plan does; its own guess counts every weight for every label."""
+
+    row_flops = 0.0
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Return what a batch costs, forward and backward."""
+        return round(self.row_flops * len(inputs["labels"]))
+
+
 def build_trainer(job: Job, run: RunFolder, model: Any, done: int, stop: StopOnSignal) -> Trainer:
     """Return the Trainer of a run, ready to train; `done` steps were done before."""
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")  # the Trainer's only way to be told
     validation = job.validation_samples()
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
-    model.flops_a_row = job.row_flops
     arguments = training_arguments(job.recipe, run, job.steps, validation is not None)
     peak = measured_peak(arguments.device, mixed_precision(job.recipe.train) or torch.float32) * arguments.world_size
-    trainer = Trainer(
+    trainer = CountingTrainer(
         model=model,
         args=arguments,
         data_collator=job.collator(),
@@ -185,6 +194,7 @@ def build_trainer(job: Job, run: RunFolder, model: Any, done: int, stop: StopOnS
             stop,
         ],
     )
+    trainer.row_flops = job.row_flops
     trainer.remove_callback(PrinterCallback)
     return trainer
 

@@ -1,0 +1,71 @@
+"""Calibration: real steps of the recipe, on this machine, before a run."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from latemask.budget import sequence_flops
+from latemask.cli import main
+from latemask.recipe import BudgetRecipe, dump_recipe, spelled_out
+from latemask.training import calibration
+from latemask.training.calibration import BareStep, calibrated
+from tests.conftest import tiny_recipe
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Steps take what the test says; the machine multiplies 10^9 a second."""
+
+    def set_to(forward_backward: float, update: float) -> None:
+        monkeypatch.setattr(BareStep, "forward_backward", lambda step: forward_backward * step.rows)
+        monkeypatch.setattr(BareStep, "update", lambda step: update)
+        monkeypatch.setattr(calibration, "measured_peak", lambda *_: 1e9)
+
+    return set_to
+
+
+def tiny(batch: int, micro: int | None = None, **changes):
+    recipe = tiny_recipe(budget=BudgetRecipe(steps=10), **changes)
+    train = replace(recipe.train, batch_size=batch, micro_batch_size=micro)
+    return spelled_out(replace(recipe, train=train), 300)
+
+
+@pytest.mark.parametrize(("batch", "micro"), [(8, None), (32, 8), (512, None)])
+def test_a_step_is_its_rows_and_one_update_however_few_rows_were_timed(clock, batch, micro):
+    clock(forward_backward=0.01, update=0.5)
+    recipe = tiny(batch, micro)
+    found = calibrated(recipe, since=0.0)
+    seconds = batch * 0.01 + 0.5
+    assert found.share == pytest.approx(batch * sequence_flops(recipe).training / seconds / 1e9)
+
+
+def test_a_recipe_too_large_to_time_whole_is_timed_with_fewer_rows(monkeypatch):
+    timed = []
+    monkeypatch.setattr(calibration, "measured_peak", lambda *_: 1e8)
+    monkeypatch.setattr(calibration, "_timed", lambda step: (timed.append(step.rows), ([1.0], [1.0]))[1])
+    calibrated(tiny(4096), since=0.0)
+    assert 1 <= timed[0] < 4096
+
+
+@pytest.mark.parametrize("objective", ["late", "early"])
+def test_a_bare_step_trains(objective):
+    step = BareStep(tiny(4, objective=objective), 4, torch.device("cpu"))
+    before = [weight.clone() for weight in step.model.parameters()]
+    assert step.forward_backward() > 0
+    assert all(weight.grad is not None for weight in step.model.encoder.layers.parameters())
+    assert step.update() > 0
+    assert any(not torch.equal(old, new) for old, new in zip(before, step.model.parameters(), strict=True))
+
+
+def test_plan_measures_this_machine(tmp_path, capsys):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(dump_recipe(tiny(8)))
+    assert main(["plan", str(path), "--calibrate", "--hours", "0.1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    time = found["time"]
+    assert time["assumed"]["measured"]
+    assert time["seconds"] <= 360
+    parts = time["start_seconds"] + time["validation_seconds"] + found["steps"] * time["seconds_per_step"]
+    assert time["seconds"] == pytest.approx(parts)
