@@ -46,6 +46,14 @@ def test_a_named_device_gives_time_energy_and_co2_with_what_was_assumed(capsys):
     assert eight["kwh"] == pytest.approx(one["kwh"])
 
 
+def test_a_run_that_does_not_fit_the_device_says_what_to_lower(capsys):
+    words = ("3ml-large", "--device", "t4", "--train.micro-batch-size")
+    assert planned(capsys, *words, "8")["memory_missing_bytes"] is None
+    assert planned(capsys, *words, "64")["memory_missing_bytes"] > 1e9
+    assert main(["plan", *words, "64"]) == 0
+    assert "does not fit" in capsys.readouterr().out
+
+
 def test_a_device_by_its_peak_has_no_energy_without_watts(capsys):
     found = planned(capsys, "small", "--peak-tflops", "10")["time"]
     assert found["kwh"] is None
@@ -139,7 +147,7 @@ def test_the_table_is_drawn(capsys, tmp_path):
         (["mini-base", "--mfu", "40", "--device", "a100"], "it is a share of the peak"),
         (["mini-base", "--pue", "0.5", "--device", "a100"], "1 or more"),
         (["mini-base", "--device", "h10"], "unknown device 'h10' (did you mean 'h100'?)"),
-        (["mini-base", "--device", "a100", "--devices", "64"], "is more than train.batch_size 32"),
+        (["mini-base", "--device", "a100", "--devices", "64"], "does not split into 64 process(es)"),
         (["mini-base", "--encoder.heads", "5"], "encoder.heads 5 does not divide"),
         (["mini-base", "--data", "nowhere"], "nowhere: no such folder"),
         (["minibase"], "did you mean 'mini-base'?"),

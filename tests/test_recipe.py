@@ -10,6 +10,7 @@ from latemask.recipe import (
     MaskCounts,
     MaskRecipe,
     Recipe,
+    batch_split,
     bundled_recipes,
     check_recipe,
     differences,
@@ -130,3 +131,12 @@ def test_differences_name_the_keys():
     old = tiny_recipe()
     new = replace(old, length=64, mask=replace(old.mask, rate=0.5))
     assert differences(old, new) == ["length: 32 -> 64", "mask.rate: 0.4 -> 0.5"]
+
+
+def test_a_batch_splits_over_processes_and_micro_batches_or_says_why_not():
+    train = replace(tiny_recipe().train, batch_size=64, micro_batch_size=8)
+    assert batch_split(train, 1) == (8, 8)
+    assert batch_split(train, 4) == (8, 2)
+    assert batch_split(replace(train, micro_batch_size=None), 4) == (16, 1)
+    with pytest.raises(UserError, match="batch_size 64 does not split"):
+        batch_split(replace(train, micro_batch_size=24), 1)

@@ -96,23 +96,34 @@ def _refuse(assumed: Assumptions, budget: dict[str, Any], calibrate: bool) -> No
     for option, value in zip(named, budget.values(), strict=True):
         if not 0 < value < float("inf"):
             raise UserError(f"{option} is {value}; a budget must be positive")
-    elsewhere = assumed.device is not None or assumed.peak_tflops is not None
-    if calibrate and elsewhere:
-        raise UserError("--calibrate measures this machine, --device and --peak-tflops are for another: give one")
-    if calibrate and assumed.mfu is not None:
-        raise UserError("--calibrate measures the share of the peak: leave out --mfu")
-    if calibrate and assumed.devices != 1:
-        raise UserError("--calibrate measures one device here: leave out --devices")
-    if not calibrate and not elsewhere:
-        if {"hours", "kwh"} & set(budget):
-            raise UserError(f"{named[0]} needs a speed: add --calibrate (this machine) or --device or --peak-tflops")
-        for option in ("mfu", "watts", "pue", "co2"):
-            if getattr(assumed, option) is not None:
-                raise UserError(f"--{option} says nothing without --calibrate, --device or --peak-tflops")
-        if assumed.devices != 1:
-            raise UserError("--devices says nothing without --device or --peak-tflops")
-    if "kwh" in budget and not calibrate and assumed.machine().kilowatts is None:  # type: ignore[union-attr]
+    if calibrate:
+        _refuse_another_machine(assumed)
+        return
+    machine = assumed.machine()
+    if machine is None:
+        _refuse_without_machine(assumed, budget)
+    elif "kwh" in budget and machine.kilowatts is None:
         raise UserError("--kwh needs to know what the device draws: add --watts")
+
+
+def _refuse_another_machine(assumed: Assumptions) -> None:
+    if assumed.machine() is not None:
+        raise UserError("--calibrate measures this machine, --device and --peak-tflops are for another: give one")
+    if assumed.mfu is not None:
+        raise UserError("--calibrate measures the share of the peak: leave out --mfu")
+    if assumed.devices != 1:
+        raise UserError("--calibrate measures one device here: leave out --devices")
+
+
+def _refuse_without_machine(assumed: Assumptions, budget: dict[str, Any]) -> None:
+    for option in ("hours", "kwh"):
+        if option in budget:
+            raise UserError(f"--{option} needs a speed: add --calibrate (this machine), --device or --peak-tflops")
+    for option in ("mfu", "watts", "pue", "co2"):
+        if getattr(assumed, option) is not None:
+            raise UserError(f"--{option} says nothing without --calibrate, --device or --peak-tflops")
+    if assumed.devices != 1:
+        raise UserError("--devices says nothing without --device or --peak-tflops")
 
 
 def _data(folder: Path | None) -> tuple[int | None, int | None]:
@@ -141,8 +152,6 @@ def _spelled_out(recipe: Recipe, vocabulary: int | None) -> Recipe:
 
 def _plan(recipe: Recipe, budget: dict[str, Any], assumed: Assumptions, calibrate: bool, corpus: int | None) -> Plan:
     machine, start = _machine(recipe, assumed, calibrate)
-    if assumed.devices > recipe.train.batch_size:
-        raise UserError(f"--devices {assumed.devices} is more than train.batch_size {recipe.train.batch_size}: idle")
     steps = _steps(recipe, budget, machine, start)
     return Plan.of(recipe, steps, machine, start_seconds=start, corpus_tokens=corpus)
 
@@ -155,7 +164,10 @@ def _machine(recipe: Recipe, assumed: Assumptions, calibrate: bool) -> tuple[Mac
     from latemask.training.calibration import calibrated  # torch: seconds, as at the start of a run
 
     found = calibrated(recipe, since)
-    return assumed.measured_machine(found.peak, found.share, found.cores, found.half), found.start_seconds
+    machine = assumed.measured_machine(
+        found.cores, peak=found.peak, share=found.share, memory=found.memory, half=found.half
+    )
+    return machine, found.start_seconds
 
 
 def _steps(recipe: Recipe, budget: dict[str, Any], machine: Machine | None, start: float) -> int:

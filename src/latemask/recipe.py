@@ -228,6 +228,18 @@ def dump_recipe(recipe: Recipe) -> str:
     return yaml.safe_dump(asdict(recipe), sort_keys=False)
 
 
+def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:
+    """Return rows on a device at once, and how many times they are accumulated."""
+    share, left = divmod(train.batch_size, world_size)
+    on_device = train.micro_batch_size or share
+    if left or share % on_device:
+        raise UserError(
+            f"train.batch_size {train.batch_size} does not split into {world_size} process(es) x "
+            f"train.micro_batch_size {on_device}; change one of them"
+        )
+    return on_device, share // on_device
+
+
 def spelled_out(recipe: Recipe, vocab_size: int) -> Recipe:
     """Return the recipe with every size that follows from others written down; the vocabulary's where none is given."""
     encoder = recipe.encoder

@@ -21,7 +21,6 @@ from latemask.cli import main
 from latemask.errors import Interrupted
 from latemask.recipe import BudgetRecipe, EncoderRecipe, dump_recipe
 from latemask.run_folder import RunFolder
-from latemask.training.arguments import batch_split
 from latemask.training.callbacks import StopOnSignal
 from latemask.training.checkpoints import checkpoint_to_resume
 from tests.conftest import KINDS, joining, tiny_recipe
@@ -343,15 +342,6 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(data, tmp_path, numb
     assert "Traceback" not in errors
     assert RunFolder(tmp_path / "run").last_checkpoint() is not None
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
-
-
-def test_a_batch_splits_over_processes_and_micro_batches_or_says_why_not():
-    train = replace(tiny_recipe().train, batch_size=64, micro_batch_size=8)
-    assert batch_split(train, 1) == (8, 8)
-    assert batch_split(train, 4) == (8, 2)
-    assert batch_split(replace(train, micro_batch_size=None), 4) == (16, 1)
-    with pytest.raises(UserError, match="batch_size 64 does not split"):
-        batch_split(replace(train, micro_batch_size=24), 1)
 
 
 def test_a_mixture_resumes_with_the_command_it_prints_and_not_with_other_weights(

@@ -30,6 +30,11 @@ def show_plan(plan: Plan, command: str | None) -> None:
     console.print(_plan_table(plan))
     console.print(f"FLOPs: matrix products, forward and backward. Memory: one device, {plan.run.rows} rows at once.")
     console.print(_where(plan))
+    if (too_much := plan.memory_missing) is not None:
+        console.print(
+            f"does not fit: {_amount(too_much, 'B')} more than {plan.machine.name if plan.machine else ''} has; "
+            "lower train.micro_batch_size (the rest of a batch is accumulated)"
+        )
     if command:
         console.print(f"run it:  {command}")
 

@@ -22,21 +22,23 @@ class Device:
     """Dense matrix products a second in bf16 (fp16 where there is none), in 10^12."""
     watts: float | None
     """What it draws at most."""
+    gigabytes: float | None
+    """Its memory."""
 
 
 DEVICES = {
-    "a10": Device(125, 150),
-    "a100": Device(312, 400),
-    "b200": Device(2250, 1000),
-    "h100": Device(989, 700),
-    "h200": Device(989, 700),
-    "l4": Device(121, 72),
-    "l40s": Device(362, 350),
-    "mi300x": Device(1307, 750),
-    "rtx3090": Device(71, 350),
-    "rtx4090": Device(165, 450),
-    "t4": Device(65, 70),
-    "v100": Device(125, 300),
+    "a10": Device(125, 150, 24),
+    "a100": Device(312, 400, 80),
+    "b200": Device(2250, 1000, 180),
+    "h100": Device(989, 700, 80),
+    "h200": Device(989, 700, 141),
+    "l4": Device(121, 72, 24),
+    "l40s": Device(362, 350, 48),
+    "mi300x": Device(1307, 750, 192),
+    "rtx3090": Device(71, 350, 24),
+    "rtx4090": Device(165, 450, 24),
+    "t4": Device(65, 70, 16),
+    "v100": Device(125, 300, 32),
 }
 
 
@@ -56,6 +58,8 @@ class Machine:
     """Energy of the whole building for each unit that the devices draw."""
     grams_a_kwh: float
     """CO2 of the grid."""
+    memory: float | None
+    """Bytes that one device has, where that is known."""
     half: bool
     """Whether it computes in mixed precision."""
     measured: bool = False
@@ -108,19 +112,20 @@ class Assumptions:
         """Return the device that was named or given by its peak; None where there is neither."""
         if self.device is None and self.peak_tflops is None:
             return None
-        known = DEVICES[self.device.lower()] if self.device else Device(0.0, None)
+        known = DEVICES[self.device.lower()] if self.device else Device(0.0, None, None)
         return self._machine(
             name=self.device.lower() if self.device else "a device",
             peak=(self.peak_tflops or known.peak_tflops) * 1e12,
             share=self.mfu or DEFAULT_MFU,
             watts=self.watts or known.watts,
+            memory=known.gigabytes and known.gigabytes * 1e9,
             half=True,
         )
 
-    def measured_machine(self, peak: float, share: float, cores: int, half: bool) -> Machine:
+    def measured_machine(self, cores: int, **measured: Any) -> Machine:
         """Return this machine, by what was measured on it."""
         watts = self.watts or cores * WATTS_A_CORE
-        return self._machine(name="this machine", peak=peak, share=share, watts=watts, half=half, measured=True)
+        return self._machine(name="this machine", watts=watts, measured=True, **measured)
 
     def _machine(self, **known: Any) -> Machine:
         return Machine(

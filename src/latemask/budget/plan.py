@@ -11,7 +11,7 @@ from latemask.budget.machines import Machine
 from latemask.budget.memory import Memory, step_memory
 from latemask.budget.weights import Weights, count_weights
 from latemask.errors import UserError
-from latemask.recipe import MOST_STEPS, Recipe
+from latemask.recipe import MOST_STEPS, Recipe, batch_split
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,11 @@ class Cost:
     def of(cls, recipe: Recipe, steps: int, devices: int, half: bool) -> Cost:
         """Cost a recipe that is spelled out."""
         train, sequence = recipe.train, sequence_flops(recipe)
-        share = max(train.batch_size // devices, 1)
-        rows = min(train.micro_batch_size or share, share)
+        rows, accumulation = batch_split(train, devices)
         return cls(
             weights=count_weights(recipe),
             sequence=sequence,
-            memory=step_memory(recipe, rows, accumulates=rows < share, half=half),
+            memory=step_memory(recipe, rows, accumulates=accumulation > 1, half=half),
             rows=rows,
             training=steps * train.batch_size * sequence.training,
             validation=validations(recipe, steps) * train.eval_rows * sequence.forward,
@@ -114,6 +113,14 @@ class Plan:
         return None if self.machine is None else self.run.training / self.steps / self.machine.speed
 
     @property
+    def memory_missing(self) -> float | None:
+        """Bytes that a device has too few, if it is known that it has too few."""
+        if self.machine is None or self.machine.memory is None:
+            return None
+        missing = self.run.memory.peak - self.machine.memory
+        return missing if missing > 0 else None
+
+    @property
     def passes(self) -> float | None:
         """How often the run sees the corpus, if it is known which."""
         return self.tokens / self.corpus_tokens if self.corpus_tokens else None
@@ -138,6 +145,7 @@ class Plan:
             "mlm_total_flops": self.mlm.flops,
             "memory_bytes": _memory(run.memory),
             "mlm_memory_bytes": _memory(self.mlm.memory),
+            "memory_missing_bytes": self.memory_missing,
             "time": self._time(),
         }
 

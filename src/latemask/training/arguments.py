@@ -8,7 +8,7 @@ import torch
 from transformers import TrainingArguments
 
 from latemask.errors import UserError
-from latemask.recipe import Recipe, TrainRecipe
+from latemask.recipe import Recipe, TrainRecipe, batch_split
 from latemask.run_folder import RunFolder
 
 
@@ -62,18 +62,6 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
 
 def _world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:
-    """Return rows on a device at once, and how many times they are accumulated."""
-    share, left = divmod(train.batch_size, world_size)
-    on_device = train.micro_batch_size or share
-    if left or share % on_device:
-        raise UserError(
-            f"train.batch_size {train.batch_size} does not split into {world_size} process(es) x "
-            f"train.micro_batch_size {on_device}; change one of them"
-        )
-    return on_device, share // on_device
 
 
 def mixed_precision(train: TrainRecipe) -> torch.dtype | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from latemask.budget import sequence_flops
 from latemask.console import say
 from latemask.masking import COLLATORS
 from latemask.model import build_model
-from latemask.recipe import Recipe
+from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
-from latemask.training.arguments import batch_split, mixed_precision
+from latemask.training.arguments import mixed_precision
 from latemask.training.peak import measured_peak, synchronize
 
 _SECONDS = 20.0
@@ -37,6 +38,8 @@ class Calibration:
     """Share of it that the steps of the recipe got."""
     start_seconds: float
     """Until the first step: imports and a model."""
+    memory: float
+    """Bytes that the device has."""
     cores: int
     half: bool
 
@@ -110,9 +113,16 @@ def calibrated(recipe: Recipe, since: float) -> Calibration:
         peak=peak,
         share=flops / seconds / peak,
         start_seconds=start,
+        memory=_memory(device),
         cores=torch.get_num_threads(),
         half=kind is not None,
     )
+
+
+def _memory(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _timed(step: BareStep) -> tuple[list[float], list[float]]:
