@@ -146,9 +146,11 @@ def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
 
     from latemask.model import build_model
     from latemask.run_folder import RunFolder
+    from latemask.training.allocator import keep_freed_memory
     from latemask.training.callbacks import StopOnSignal
     from latemask.training.pretraining import Job, build_trainer
 
+    keep_freed_memory()
     data: Any = RandomText(recipe, folder)
     set_seed(0)
     run = RunFolder(folder / "run")
@@ -162,8 +164,10 @@ def bare_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     """Forward, backward, clip, AdamW, and nothing around it."""
     import torch
 
+    from latemask.training.allocator import keep_freed_memory
     from latemask.training.calibration import BareStep
 
+    keep_freed_memory()  # as `latemask pretrain` does
     step = BareStep(recipe, recipe.train.batch_size, torch.device("cpu"))
     while True:
         gate.wait()

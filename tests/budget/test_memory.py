@@ -55,12 +55,14 @@ import json, resource, sys
 from latemask.recipe import load_recipe, spelled_out
 from latemask.training.calibration import BareStep
 from latemask.budget.memory import step_memory
+from latemask.training.allocator import keep_freed_memory
 import torch
 
+keep_freed_memory()  # as pretrain does
 name, rows, overrides = json.loads(sys.argv[1])
 recipe = spelled_out(load_recipe(name, overrides), 8192)
 step = BareStep(recipe, rows, torch.device("cpu"))
-for _ in range(3):
+for _ in range(2):
     step.forward_backward()
     step.update()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

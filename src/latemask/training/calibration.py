@@ -19,6 +19,7 @@ from latemask.masking import COLLATORS
 from latemask.model import build_model
 from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
+from latemask.training.allocator import keep_freed_memory
 from latemask.training.arguments import mixed_precision
 from latemask.training.peak import measured_peak, synchronize
 
@@ -96,6 +97,7 @@ class BareStep:
 
 def calibrated(recipe: Recipe, since: float) -> Calibration:
     """Time some steps of a recipe that is spelled out, on random words; `since` is when the program started."""
+    keep_freed_memory()
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     kind = mixed_precision(recipe.train)
     peak = measured_peak(device, kind or torch.float32)

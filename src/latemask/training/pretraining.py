@@ -24,6 +24,7 @@ from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder, step_of
 from latemask.text import Mixture
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
+from latemask.training.allocator import keep_freed_memory
 from latemask.training.arguments import check_training, mixed_precision, training_arguments
 from latemask.training.callbacks import MetricsCallback, ProgressCallback, StepRandomness, StopOnSignal
 from latemask.training.checkpoints import checkpoint_to_resume
@@ -148,6 +149,7 @@ def _train(job: Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
             say(f"{run.path} is finished already: nothing to do")
             return
         checkpoint = checkpoint_to_resume(run)
+    keep_freed_memory()
     set_seed(job.recipe.seed)
     model = build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
     if not resume:
