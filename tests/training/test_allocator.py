@@ -12,7 +12,8 @@ from latemask.training.allocator import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
-torch.ones(16_000_000)  # 64 MB, more than the C library keeps by itself
+for _ in range(3):
+    torch.ones(16_000_000)  # 64 MB, more than the C library keeps by itself
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
     torch.ones(16_000_000)
