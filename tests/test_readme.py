@@ -97,4 +97,4 @@ def test_make_knows_its_two_commands():
     for command, ends in (("demo", "latemask demo"), ("test", "pytest")):
         make = ["make", "--no-print-directory", "-n", command]
         done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert done.stdout.strip().splitlines()[-1].endswith(ends)
+        assert f"/{ends}" in done.stdout.strip().splitlines()[-1]
