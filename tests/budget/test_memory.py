@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latemask.budget.memory import kept_numbers, step_memory
+from latemask.budget.memory import HEAD_ROWS, kept_numbers, step_memory
 from latemask.model import complete_recipe
+from latemask.model.head import CHUNK_ROWS
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, make_model, tiny_recipe
 
@@ -41,6 +42,10 @@ def test_what_a_row_keeps_is_what_autograd_keeps(family, join, mask):
     recipe = tiny_recipe(length=64, mask=mask, encoder=EncoderRecipe(family=family, layers=4, width=64, heads=2))
     recipe = replace(recipe, join=join) if join else replace(recipe, objective="early")
     assert 4 * kept_numbers(complete_recipe(recipe, VOCABULARY)) == pytest.approx(bytes_kept(recipe), rel=0.06)
+
+
+def test_the_heads_chunk_is_the_models():
+    assert HEAD_ROWS == CHUNK_ROWS  # written down twice, because the arithmetic needs no torch
 
 
 def test_accumulated_gradients_stay_while_the_next_rows_are_computed():
