@@ -75,6 +75,19 @@ def test_tokens_and_flops_become_the_steps_that_pretrain_would_take(capsys):
     assert planned(capsys, "mini-base", "--tokens", "1e6")["steps"] == 1_000_000 // (32 * 128)
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["mini-base"], "latemask pretrain mini-base --data DATA --max-steps 244"),
+        (["mini-base", "--mask.rate", "0.5"], "latemask pretrain RECIPE-AND-ITS-OPTIONS --data DATA --max-steps 244"),
+    ],
+    ids=["as it is", "changed"],
+)
+def test_the_page_ends_with_the_command_that_spends_the_budget(capsys, words, command):
+    assert main(["plan", *words, "--tokens", "1e6"]) == 0
+    assert command in " ".join(capsys.readouterr().out.split())
+
+
 def test_without_a_recipe_the_largest_that_sees_enough_text_is_named(capsys):
     days = planned(capsys, "--hours", "48", "--device", "h100", "--devices", "8")
     night = planned(capsys, "--hours", "8", "--peak-tflops", "0.2")

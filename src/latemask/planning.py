@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from latemask.budget.steps import planned_steps, with_budget
 from latemask.budget.table import cost_table
 from latemask.console import say
 from latemask.errors import UserError
-from latemask.recipe import Recipe, check_recipe, load_recipe, spelled_out
+from latemask.recipe import Recipe, bundled_recipes, check_recipe, load_recipe, spelled_out
 from latemask.text import PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY
 
@@ -75,15 +76,15 @@ def plan(
             raise UserError("--table and --plot are about all shapes: leave out the recipe and the budget")
         _table(plot, json)
         return None
-    vocabulary, corpus = _data(data)
     if recipe is None:
-        return _without_recipe(budget, assumed, calibrate, vocabulary, corpus, json)
+        return _without_recipe(budget, assumed, calibrate, data, json)
+    vocabulary, corpus = _data(data)
     given = load_recipe(recipe) if isinstance(recipe, (str, Path)) else recipe
     planned = _plan(_spelled_out(given, vocabulary), budget, assumed, calibrate, corpus)
     if json:
         print(json_format.dumps(planned.record()))
     else:
-        show_plan(planned, _command(recipe, planned.steps) if budget else None)
+        show_plan(planned, _command(_name(recipe), data, planned.steps) if budget else None)
     return planned
 
 
@@ -188,14 +189,14 @@ def _without_recipe(
     budget: dict[str, Any],
     assumed: Assumptions,
     calibrate: bool,
-    vocabulary: int | None,
-    corpus: int | None,
+    data: Path | None,
     json: bool,
 ) -> Plan:
     if not budget:
         raise UserError("say what to plan: a recipe, or a budget (--hours, --kwh, --tokens, --flops), or --table")
     if "max_steps" in budget:
         raise UserError("--max-steps says nothing without a recipe; give --hours, --kwh, --tokens or --flops")
+    vocabulary, corpus = _data(data)
     size = vocabulary or DEFAULT_VOCABULARY
     measured = spelled_out(load_recipe(_CALIBRATED_WITHOUT_RECIPE), size)
     machine, start = _machine(measured, assumed, calibrate)
@@ -210,13 +211,21 @@ def _without_recipe(
         print(json_format.dumps({"chosen": best.name, "candidates": choice, **planned.record()}))
     else:
         show_choice(found, best)
-        show_plan(planned, _command(best.name, best.steps))
+        show_plan(planned, _command(best.name, data, best.steps))
     return planned
 
 
-def _command(recipe: Any, steps: int) -> str:
-    name = recipe if isinstance(recipe, str) else "RECIPE"
-    return f"latemask pretrain {name} --data DATA --max-steps {steps}"
+def _name(recipe: Recipe | str | Path) -> str:
+    """Return what to call a recipe on a command line; one that was changed has no name."""
+    if not isinstance(recipe, Recipe):
+        return str(recipe)
+    unchanged = (name for name in bundled_recipes() if load_recipe(name) == recipe)
+    return next(unchanged, "RECIPE-AND-ITS-OPTIONS")
+
+
+def _command(recipe: str, data: Path | None, steps: int) -> str:
+    words = ["latemask", "pretrain", recipe, "--data", str(data or "DATA"), "--max-steps", str(steps)]
+    return shlex.join(words)
 
 
 def _table(plot: Path | None, json: bool) -> None:

@@ -8,9 +8,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from latemask.budget import sequence_flops
-from latemask.model import complete_recipe
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, load_recipe
-from tests.conftest import VOCABULARY, make_batch, make_model, tiny_recipe
+from latemask.model import build_model, complete_recipe
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, bundled_recipes, load_recipe
+from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, tiny_recipe
 
 MASKS = [MaskRecipe(rate=0.5), MaskRecipe(rate=0.3, random=0.1, keep=0.1, drop=0.2)]
 JOINS = [
@@ -23,24 +23,77 @@ JOINS = [
     JoinRecipe("cross-only", 2),
     None,
 ]
+EVERY_KIND = [*(JoinRecipe(kind, 1) for kind in KINDS), None]
+SHAPES = [
+    EncoderRecipe(family="roberta", layers=1, width=64, heads=1),
+    EncoderRecipe(family="modernbert", layers=6, width=48, heads=3),
+    EncoderRecipe(family="bert", layers=2, width=96, heads=8, ffn_width=100),
+    EncoderRecipe(family="roberta-prelayernorm", layers=5, width=24, heads=2, vocab_size=1000),
+]
+RATES = [
+    MaskRecipe(rate=0.05),
+    MaskRecipe(rate=0.15, random=0.1, keep=0.1),
+    MaskRecipe(rate=0.15, drop=0.45),
+    MaskRecipe(rate=0.4, random=0.5),
+    MaskRecipe(rate=0.8, keep=0.25),
+]
 
 
 def counted(recipe) -> float:
-    """What torch counts for one sequence; its counter knows the plain attention and the plain loss only."""
-    model, batch = make_model(recipe).train(), make_batch(recipe)
+    """What torch counts for one sequence; its counter knows the plain attention and the plain loss only.
+
+    On the meta device, which knows shapes and computes nothing: real sizes are no problem.
+    """
+    with torch.device("meta"):
+        model = build_model(recipe, VOCABULARY).train()
+    batch = {name: tensor.to("meta") for name, tensor in make_batch(recipe).items()}
     labels = batch.pop("labels")
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         torch.nn.functional.cross_entropy(model(**batch).logits.flatten(0, 1), labels.flatten()).backward()
     return counter.get_total_flops() / len(labels)
 
 
+def assert_exact(recipe) -> None:
+    recipe = complete_recipe(recipe, VOCABULARY)
+    assert sequence_flops(recipe).training == counted(recipe)
+
+
+def joined(recipe, join: JoinRecipe | None):
+    """The recipe with late masks that join so, or with early ones."""
+    return replace(recipe, join=join) if join else replace(recipe, objective="early")
+
+
 @pytest.mark.parametrize("join", JOINS, ids=str)
 @pytest.mark.parametrize("mask", MASKS, ids=["plain", "corrupting"])
-@pytest.mark.parametrize("family", ["modernbert", "roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_closed_form_is_exact(join, mask, family):
-    recipe = tiny_recipe(mask=mask, encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2))
-    recipe = replace(recipe, join=join) if join else replace(recipe, objective="early")
-    assert sequence_flops(complete_recipe(recipe, VOCABULARY)).training == counted(recipe)
+    encoder = EncoderRecipe(family=family, layers=3, width=32, heads=2)
+    assert_exact(joined(tiny_recipe(mask=mask, encoder=encoder), join))
+
+
+@pytest.mark.parametrize("join", EVERY_KIND, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.family}-{shape.layers}x{shape.width}")
+def test_at_every_size(join, shape):
+    assert_exact(joined(tiny_recipe(encoder=shape), join))
+
+
+@pytest.mark.parametrize("join", EVERY_KIND, ids=str)
+@pytest.mark.parametrize("length", [8, 33, 160])
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+def test_at_every_length(join, length, family):
+    encoder = EncoderRecipe(family=family, layers=4, width=16, heads=2)
+    assert_exact(joined(tiny_recipe(length=length, encoder=encoder), join))
+
+
+@pytest.mark.parametrize("join", EVERY_KIND, ids=str)
+@pytest.mark.parametrize("mask", RATES, ids=str)
+def test_at_every_rate_and_corruption(join, mask):
+    assert_exact(joined(tiny_recipe(mask=mask), join))
+
+
+@pytest.mark.parametrize("name", bundled_recipes())
+def test_for_every_recipe_that_comes_with_us(name):
+    assert_exact(load_recipe(name, {"encoder": {"vocab_size": 50265}}))
 
 
 @pytest.mark.parametrize(
