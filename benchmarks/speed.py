@@ -356,7 +356,7 @@ def main() -> None:
     found = alternate(first, arguments.repeats, arguments.threads, watch)
     pair = [every["late"], every["late-bare"]]
     paired = alternate(pair, PAIR * arguments.repeats, arguments.threads, watch)
-    table = {**dict(rows_of(pair, paired)), **dict(rows_of(first, found))}
+    table = {**dict(rows_of(first, found)), **dict(rows_of(pair, paired))}  # late: from where it had more rounds
     over_inside = {}
     if not arguments.no_kinds:
         second = [contender for name, contender in every.items() if name not in ("hf", "early", "late-bare")]
