@@ -1,14 +1,17 @@
 """`latemask plan`: what a run will cost, before it runs; and backwards."""
 
 import json
+import math
 
 import pytest
 
 from latemask import plan
 from latemask.budget import planned_steps
+from latemask.budget.weights import count_weights
 from latemask.cli import main
 from latemask.errors import UserError
 from latemask.recipe import load_recipe, spelled_out
+from latemask.text.tokenizer import DEFAULT_VOCABULARY
 
 
 def planned(capsys, *words: str) -> dict:
@@ -95,6 +98,15 @@ def test_without_a_recipe_the_largest_that_sees_enough_text_is_named(capsys):
     assert night["chosen"] in ("mini-base", "small")
     weights = [candidate["tokens_per_weight"] for candidate in days["candidates"]]
     assert weights == sorted(weights, reverse=True)
+
+
+def test_the_rule_is_kept_to_the_token(capsys):
+    """One step less than 20 tokens for each weight of `small` outside its word table, and `mini-base` it is."""
+    recipe = spelled_out(load_recipe("small"), DEFAULT_VOCABULARY)
+    batch = recipe.train.batch_size * recipe.length
+    steps = math.ceil(20 * count_weights(recipe).layers / batch)
+    assert planned(capsys, "--tokens", str(steps * batch))["chosen"] == "small"
+    assert planned(capsys, "--tokens", str((steps - 1) * batch))["chosen"] == "mini-base"
 
 
 def test_a_budget_too_small_for_any_recipe_says_so(capsys):

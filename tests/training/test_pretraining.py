@@ -17,6 +17,7 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 from latemask import UserError, load_recipe, prepare, pretrain
+from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.errors import Interrupted
 from latemask.recipe import BudgetRecipe, EncoderRecipe, dump_recipe
@@ -120,6 +121,14 @@ def test_the_validation_loss_falls_clearly_in_a_short_run(data, tmp_path, object
     assert measured[2] < 6.3 < 6.9 < losses(run)[0]  # ln 1000 = 6.9
 
 
+def test_a_run_validates_as_often_as_its_plan_says(data, tmp_path):
+    recipe = recipe_of(5, eval_every=2)
+    run = pretrain(recipe, data=data.folder, out=tmp_path / "run")
+    measured = [row["step"] for row in run.metrics() if "eval_loss" in row]
+    assert measured == [2, 4, 5]
+    assert len(measured) == validations(recipe, 5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_trains_and_exports(data, tmp_path, kind):
     recipe = replace(joining(kind), budget=BudgetRecipe(steps=2))
@@ -151,7 +160,8 @@ def test_the_trainers_count_of_flops_is_ours_also_when_rows_are_accumulated(data
 def test_progress_shows_speed_and_the_share_of_the_peak(data, tmp_path, capsys):
     pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run")
     line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("step 2/2  loss"))
-    assert re.fullmatch(r"step 2/2  loss [\d.]+  [\d,]+ tokens/s  \d+% of peak  left 0:00:00", line)
+    shown = re.fullmatch(r"step 2/2  loss [\d.]+  [\d,]+ tokens/s  (\d+)% of peak  left 0:00:00", line)
+    assert 0 <= int(shown[1]) <= 100
 
 
 def test_budgets_in_tokens_and_flops(data, tmp_path):
