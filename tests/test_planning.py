@@ -1,5 +1,6 @@
 """`latemask plan`: what a run will cost, before it runs; and backwards."""
 
+import dataclasses
 import json
 import math
 
@@ -11,6 +12,7 @@ from latemask.budget.weights import count_weights
 from latemask.cli import main
 from latemask.errors import UserError
 from latemask.recipe import load_recipe, spelled_out
+from latemask.text import PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY
 
 
@@ -161,7 +163,7 @@ def test_the_table_is_drawn(capsys, tmp_path):
     [
         (["mini-base", "--hours", "1", "--kwh", "2"], "--hours and --kwh are 2 budgets; give one"),
         (["mini-base", "--hours", "1"], "--hours needs a speed: add --calibrate"),
-        (["mini-base", "--hours", "-1", "--device", "a100"], "--hours is -1.0; a budget must be positive"),
+        (["mini-base", "--hours", "-1", "--device", "a100"], "--hours is -1; a budget must be positive"),
         (["mini-base", "--hours", "1e-9", "--device", "t4"], "does not pay for one step"),
         (["mini-base", "--tokens", "100"], "does not pay for one step"),
         (["mini-base", "--hours", "1e9", "--device", "b200"], "steps; 1,000,000,000 at most"),
@@ -172,13 +174,24 @@ def test_the_table_is_drawn(capsys, tmp_path):
         (["mini-base", "--mfu", "40", "--device", "a100"], "it is a share of the peak"),
         (["mini-base", "--pue", "0.5", "--device", "a100"], "1 or more"),
         (["mini-base", "--device", "h10"], "unknown device 'h10' (did you mean 'h100'?)"),
-        (["mini-base", "--device", "a100", "--devices", "64"], "does not split into 64 process(es)"),
+        (["mini-base", "--device", "a100", "--devices", "64"], "less than one row for each of 64 processes"),
+        (["mini-base", "--device", "a100", "--devices", "3"], "does not split into 3 process(es)"),
+        (["--tokens", "1e9", "--device", "h100", "--devices", "7"], "does not split into 7 process(es)"),
+        (["mini-base", "--max-steps", "1000000001"], "budget.steps is 1000000001; 1,000,000,000 at most"),
+        (["mini-base", "--encoder.layers", "1" + "0" * 400], "it must be between 1 and 10,000"),
+        (["mini-base", "--peak-tflops", "1e308"], "--peak-tflops is 1e+308; it must be positive, between"),
+        (["mini-base", "--device", "a100", "--watts", "inf"], "watts must be float or null, not 'inf'"),
+        (["mini-base", "--device", "a100", "--train.precision", "fp32"], "give the peak in that with --peak-tflops"),
+        (["mini-base", "--hours=", "--device", "a100"], "hours must be float or null, not ''"),
+        (["mini-base", "--mask", "5"], "give one of its keys (--mask.KEY VALUE)"),
         (["mini-base", "--encoder.heads", "5"], "encoder.heads 5 does not divide"),
         (["mini-base", "--data", "nowhere"], "nowhere: no such folder"),
         (["minibase"], "did you mean 'mini-base'?"),
-        (["--mask.rate", "0.5", "--tokens", "1e9"], "--mask changes a recipe, and none was given"),
+        (["--mask.rate", "0.5", "--tokens", "1e9"], "--mask.rate changes a recipe, and none was given"),
         (["--max-steps", "5"], "--max-steps says nothing without a recipe"),
         (["mini-base", "--table"], "leave out the recipe"),
+        (["--table", "--device", "a100"], "leave out the recipe"),
+        (["--plot", "costs.pgf"], "the name must end in one of .png, .svg, .pdf"),
         (["--plot", "costs.doc"], "the name must end in one of"),
         ([], "say what to plan"),
     ],
@@ -193,3 +206,51 @@ def test_from_python_it_returns_the_plan():
     assert found.steps == 244
     with pytest.raises(UserError, match="2 budgets"):
         plan("mini-base", tokens=1e6, flops=1e12)
+
+
+def test_a_recipe_that_the_data_does_not_fit_is_not_chosen(capsys, data, monkeypatch):
+    """mini-base has room for 12,544 pieces."""
+    assert planned(capsys, "--tokens", "1e6", "--data", str(data.folder))["chosen"] == "mini-base"
+    many = dataclasses.replace(data.vocabulary, size=12545)
+    monkeypatch.setattr(PreparedData, "vocabulary", property(lambda self: many))
+    assert planned(capsys, "--tokens", "1e6", "--data", str(data.folder))["chosen"] == "small"
+
+
+def test_the_recorded_recipe_has_the_budget_that_was_planned(capsys):
+    found = planned(capsys, "mini-base", "--hours", "1", "--device", "t4")
+    assert found["recipe"]["budget"] == {"steps": found["steps"], "tokens": None, "flops": None}
+
+
+def test_validation_costs_what_the_data_has_to_validate_on(capsys, data):
+    words = ("small", "--data", str(data.folder), "--max-steps", "1", "--train.eval-rows")
+    rows = len(data.rows("validation", load_recipe("small").length))
+    has, asks_for_more = (planned(capsys, *words, str(n))["validation_flops"] for n in (rows, rows + 1000))
+    assert has == asks_for_more > 0
+
+
+def test_fp32_halves_nothing(capsys):
+    """With a peak that the user gives, precision decides what the activations take."""
+    words = ("small", "--peak-tflops", "10", "--train.precision")
+    fp32, bf16 = (planned(capsys, *words, kind)["memory_bytes"]["activations"] for kind in ("fp32", "bf16"))
+    assert fp32 == 2 * bf16
+
+
+def test_a_narrow_or_ascii_terminal_loses_no_number(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert main(["plan", "small", "--device", "a100"]) == 0
+    shown = capsys.readouterr().out
+    assert "activations" in shown
+    assert shown.isascii() or not set("–…") & set(shown)
+
+
+def test_a_picture_is_not_overwritten_unasked(tmp_path, capsys):
+    picture = tmp_path / "costs.png"
+    picture.write_bytes(b"mine")
+    assert "is there already" in refused(capsys, "--plot", str(picture))
+    assert picture.read_bytes() == b"mine"
+    assert main(["plan", "--plot", str(picture), "--overwrite"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_grid_without_carbon_is_a_grid(capsys):
+    assert planned(capsys, "small", "--device", "a100", "--co2", "0")["time"]["kg_co2"] == 0

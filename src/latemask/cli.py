@@ -19,6 +19,7 @@ from types import UnionType
 from typing import Any
 
 from latemask import __version__
+from latemask.console import printable
 from latemask.errors import UserError, nearest
 from latemask.recipe import Recipe, load_recipe, plain_type_error
 
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _main(arguments)
     except UserError as error:
-        print(f"latemask: {error}", file=sys.stderr)
+        print("\n".join(printable(line) for line in f"latemask: {error}".splitlines()), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("latemask: interrupted", file=sys.stderr)
@@ -219,11 +220,11 @@ class _Parser:
         name = found.get("recipe")
         if name is None:
             if overrides:
-                raise UserError(f"--{next(iter(overrides))} changes a recipe, and none was given")
+                raise UserError(f"{_first_option(overrides)} changes a recipe, and none was given")
             return found
         if self.writes_run and "out" not in found:
             found["out"] = Path("runs") / Path(name).stem
-        return {**found, "recipe": load_recipe(name, overrides)}
+        return {**found, "recipe": load_recipe(name, overrides) if overrides else name}
 
     def _plain(self, message: str) -> str:
         """Say what is wrong with a command line, with the nearest name that would be right."""
@@ -258,6 +259,12 @@ def _converted(name: str, word: str, element: Any) -> Any:
     if word not in typing.get_args(element):
         raise UserError(f"{option}: unknown '{word}'{nearest(word, typing.get_args(element))}")
     return word
+
+
+def _first_option(overrides: dict[str, Any]) -> str:
+    """Return the first of nested overrides as it was written: --mask.rate."""
+    key, value = next(iter(overrides.items()))
+    return f"--{key}" + (_first_option(value).replace("--", ".", 1) if isinstance(value, dict) and value else "")
 
 
 def _is_optional(parameter: inspect.Parameter) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json as json_format
 import shlex
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from latemask.budget.choice import candidates, chosen
+from latemask.budget.choice import Candidate, candidates, chosen
 from latemask.budget.display import show_choice, show_plan, show_table
 from latemask.budget.machines import Assumptions, Machine
 from latemask.budget.plan import Plan, steps_for_flops
@@ -17,10 +17,11 @@ from latemask.budget.steps import planned_steps, with_budget
 from latemask.budget.table import cost_table
 from latemask.console import say
 from latemask.errors import UserError
-from latemask.recipe import Recipe, bundled_recipes, check_recipe, load_recipe, spelled_out
+from latemask.recipe import BudgetRecipe, Recipe, batch_split, bundled_recipes, check_recipe, load_recipe, spelled_out
 from latemask.text import PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY
 
+_LARGEST_BUDGET = 1e40
 _CALIBRATED_WITHOUT_RECIPE = "mini-base"
 
 
@@ -43,6 +44,7 @@ def plan(
     co2: float | None = None,
     table: bool = False,
     plot: Path | None = None,
+    overwrite: bool = False,
     json: bool = False,
 ) -> Plan | None:
     """Say what a run will cost, beside masked language modelling with the same encoder; or what a budget buys.
@@ -56,7 +58,7 @@ def plan(
         tokens: Budget in tokens of text, instead of the recipe's.
         flops: Budget in floating-point operations of the steps, instead of the recipe's.
         calibrate: Run a few steps on this machine to know its speed (up to a minute).
-        device: Plan for this device instead: a100, h100, rtx4090 and others.
+        device: Plan for this device instead: a10, a100, b200, h100, h200, l4, l40s, mi300x, rtx3090, rtx4090, t4, v100.
         devices: How many of them.
         peak_tflops: Plan for a device with this peak of matrix products, in 10^12 a second.
         mfu: Share of the peak that a run gets, 0.4 by default.
@@ -64,7 +66,8 @@ def plan(
         pue: Energy of the building for each unit that the devices draw, 1.2 by default.
         co2: Grams of CO2 for a kWh, 445 by default (about the world's average).
         table: Show the cost of base and large for every way of joining and masking, instead of a plan.
-        plot: Draw that table into this file (.png, .svg, .pdf).
+        plot: Draw the table of --table into this file (.png, .svg, .pdf).
+        overwrite: Let --plot replace a file that is there.
         json: Print one JSON object instead of a page.
     """
     assumed = Assumptions(device, devices, peak_tflops, mfu, watts, pue, co2)
@@ -72,17 +75,18 @@ def plan(
     budget = {name: value for name, value in budget.items() if value is not None}
     _refuse(assumed, budget, calibrate)
     if table or plot:
-        if recipe is not None or budget:
-            raise UserError("--table and --plot are about all shapes: leave out the recipe and the budget")
-        _table(plot, json)
+        if recipe is not None or budget or data or calibrate or assumed != Assumptions():
+            raise UserError("--table and --plot are about all shapes: leave out the recipe, the budget and the machine")
+        _table(plot, json, overwrite)
         return None
+    wish = _Wish(budget, assumed, calibrate, PreparedData.open(data, verify=False) if data else None)
     if recipe is None:
-        return _without_recipe(budget, assumed, calibrate, data, json)
-    vocabulary, corpus = _data(data)
-    given = load_recipe(recipe) if isinstance(recipe, (str, Path)) else recipe
-    planned = _plan(_spelled_out(given, vocabulary), budget, assumed, calibrate, corpus)
+        found, best, planned = _without_recipe(wish)
+        _show_choice(found, best, planned, data, json)
+        return planned
+    planned = _with_recipe(load_recipe(recipe) if isinstance(recipe, (str, Path)) else recipe, wish)
     if json:
-        print(json_format.dumps(planned.record()))
+        _print_json(planned.record())
     else:
         show_plan(planned, _command(_name(recipe), data, planned.steps) if budget else None)
     return planned
@@ -95,8 +99,8 @@ def _refuse(assumed: Assumptions, budget: dict[str, Any], calibrate: bool) -> No
     if len(named) > 1:
         raise UserError(f"{' and '.join(named)} are {len(named)} budgets; give one of them")
     for option, value in zip(named, budget.values(), strict=True):
-        if not 0 < value < float("inf"):
-            raise UserError(f"{option} is {value}; a budget must be positive")
+        if not 0 < value <= _LARGEST_BUDGET:
+            raise UserError(f"{option} is {value:.4g}; a budget must be positive, {_LARGEST_BUDGET:g} at most")
     if calibrate:
         _refuse_another_machine(assumed)
         return
@@ -127,92 +131,127 @@ def _refuse_without_machine(assumed: Assumptions, budget: dict[str, Any]) -> Non
         raise UserError("--devices says nothing without --device or --peak-tflops")
 
 
-def _data(folder: Path | None) -> tuple[int | None, int | None]:
-    """Return the vocabulary and the tokens of a data folder."""
-    if folder is None:
-        return None, None
-    prepared = PreparedData.open(folder, verify=False)
-    return prepared.vocabulary.size, prepared.tokens("train")
+@dataclass(frozen=True)
+class _Wish:
+    """What was asked for, whatever the recipe."""
+
+    budget: dict[str, Any]
+    assumed: Assumptions
+    calibrate: bool
+    data: PreparedData | None
+
+    @property
+    def vocabulary(self) -> int:
+        """Pieces of the data's tokenizer; what `prepare` makes where there is no data."""
+        return self.data.vocabulary.size if self.data else DEFAULT_VOCABULARY
+
+    def validation_rows(self, recipe: Recipe) -> int | None:
+        """Return how many rows a validation has, where the data says it."""
+        if self.data is None:
+            return None
+        return min(len(self.data.rows("validation", recipe.length)), recipe.train.eval_rows)
+
+    def machine(self, recipe: Recipe) -> tuple[Machine | None, float]:
+        """Return where the run will be, and the seconds until its first step."""
+        if not self.calibrate:
+            return self.assumed.machine(recipe.train.precision), 0.0
+        since = time.monotonic()
+        from latemask.training.calibration import calibrated  # torch: seconds, as at the start of a run
+
+        found = calibrated(recipe, since)
+        machine = self.assumed.measured_machine(
+            found.cores, peak=found.peak, share=found.share, memory=found.memory, half=found.half
+        )
+        return machine, found.start_seconds
+
+    def steps(self, recipe: Recipe, machine: Machine | None, start: float) -> int:
+        """Return the steps that the budget, or else the recipe's, pays for."""
+        budget, hours = self.budget, self.budget.get("hours")
+        if "kwh" in budget:
+            assert machine is not None
+            assert machine.kilowatts is not None
+            hours = budget["kwh"] / machine.kilowatts
+        if hours is None:
+            changed = with_budget(recipe, budget.get("max_steps"), budget.get("tokens"), budget.get("flops"))
+            check_recipe(changed)
+            return planned_steps(changed)
+        assert machine is not None
+        name, value = next(iter(budget.items()))
+        what = f"--{name} {value:g} on {machine.name}"
+        flops = max(hours * 3600 - start, 0) * machine.speed
+        return steps_for_flops(recipe, flops, what, self.validation_rows(recipe))
+
+    def plan(self, recipe: Recipe, steps: int, machine: Machine | None, start: float) -> Plan:
+        """Cost a recipe."""
+        if self.budget:
+            recipe = replace(recipe, budget=BudgetRecipe(steps=steps))
+        tokens = self.data.tokens("train") if self.data else None
+        rows = self.validation_rows(recipe)
+        return Plan.of(recipe, steps, machine, rows, start_seconds=start, corpus_tokens=tokens)
 
 
-def _spelled_out(recipe: Recipe, vocabulary: int | None) -> Recipe:
+def _with_recipe(recipe: Recipe, wish: _Wish) -> Plan:
+    recipe = _spelled_out(recipe, wish)
+    machine, start = wish.machine(recipe)
+    return wish.plan(recipe, wish.steps(recipe, machine, start), machine, start)
+
+
+def _spelled_out(recipe: Recipe, wish: _Wish) -> Recipe:
     check_recipe(recipe)
     if recipe.encoder.init is not None:
         from latemask.model.build import checkpoint_shape  # transformers reads its config
 
         recipe = replace(recipe, encoder=checkpoint_shape(recipe.encoder, recipe.length))
     size = recipe.encoder.vocab_size
-    if size is None and vocabulary is None:
+    if size is None and wish.data is None:
         say(f"vocabulary unknown: planned with {DEFAULT_VOCABULARY:,} pieces (--data FOLDER or --encoder.vocab-size)")
-    if size is not None and vocabulary is not None and size < vocabulary:
-        raise UserError(f"the data's tokenizer has {vocabulary} pieces and the recipe's encoder.vocab_size is {size}")
-    recipe = spelled_out(recipe, vocabulary or DEFAULT_VOCABULARY)
+    recipe = spelled_out(recipe, wish.vocabulary)
     check_recipe(recipe)
+    _refuse_too_few_words(recipe, wish)
     return recipe
 
 
-def _plan(recipe: Recipe, budget: dict[str, Any], assumed: Assumptions, calibrate: bool, corpus: int | None) -> Plan:
-    machine, start = _machine(recipe, assumed, calibrate)
-    steps = _steps(recipe, budget, machine, start)
-    return Plan.of(recipe, steps, machine, start_seconds=start, corpus_tokens=corpus)
+def _refuse_too_few_words(recipe: Recipe, wish: _Wish) -> None:
+    size = recipe.encoder.vocab_size or 0
+    if wish.data is not None and size < wish.vocabulary:
+        raise UserError(
+            f"the data's tokenizer has {wish.vocabulary} pieces and the recipe's encoder.vocab_size is {size}"
+        )
 
 
-def _machine(recipe: Recipe, assumed: Assumptions, calibrate: bool) -> tuple[Machine | None, float]:
-    """Return where the run will be, and the seconds until its first step."""
-    if not calibrate:
-        return assumed.machine(), 0.0
-    since = time.monotonic()
-    from latemask.training.calibration import calibrated  # torch: seconds, as at the start of a run
-
-    found = calibrated(recipe, since)
-    machine = assumed.measured_machine(
-        found.cores, peak=found.peak, share=found.share, memory=found.memory, half=found.half
-    )
-    return machine, found.start_seconds
-
-
-def _steps(recipe: Recipe, budget: dict[str, Any], machine: Machine | None, start: float) -> int:
-    hours = budget.get("hours")
-    if "kwh" in budget:
-        assert machine is not None
-        assert machine.kilowatts is not None
-        hours = budget["kwh"] / machine.kilowatts
-    if hours is None:
-        return planned_steps(with_budget(recipe, budget.get("max_steps"), budget.get("tokens"), budget.get("flops")))
-    assert machine is not None
-    name, value = next(iter(budget.items()))
-    what = f"--{name} {value:g} on {machine.name}"
-    return steps_for_flops(recipe, max(hours * 3600 - start, 0) * machine.speed, what)
-
-
-def _without_recipe(
-    budget: dict[str, Any],
-    assumed: Assumptions,
-    calibrate: bool,
-    data: Path | None,
-    json: bool,
-) -> Plan:
-    if not budget:
+def _without_recipe(wish: _Wish) -> tuple[list[Candidate], Candidate, Plan]:
+    """Return what the budget gives each of our recipes, the one to take, and its plan."""
+    if not wish.budget:
         raise UserError("say what to plan: a recipe, or a budget (--hours, --kwh, --tokens, --flops), or --table")
-    if "max_steps" in budget:
+    if "max_steps" in wish.budget:
         raise UserError("--max-steps says nothing without a recipe; give --hours, --kwh, --tokens or --flops")
-    vocabulary, corpus = _data(data)
-    size = vocabulary or DEFAULT_VOCABULARY
-    measured = spelled_out(load_recipe(_CALIBRATED_WITHOUT_RECIPE), size)
-    machine, start = _machine(measured, assumed, calibrate)
-    found = candidates(lambda recipe: _steps(recipe, budget, machine, start), size)
+    machine, start = wish.machine(spelled_out(load_recipe(_CALIBRATED_WITHOUT_RECIPE), wish.vocabulary))
+    if machine is not None and wish.calibrate:  # the speed of one recipe stands for all of them
+        machine = replace(machine, name=f"this machine at the speed of {_CALIBRATED_WITHOUT_RECIPE},", measured=False)
+
+    def steps(recipe: Recipe) -> int:
+        _refuse_too_few_words(recipe, wish)
+        batch_split(recipe.train, wish.assumed.devices)
+        return wish.steps(recipe, machine, start)
+
+    found = candidates(steps, wish.vocabulary)
     best = chosen(found)
-    planned = Plan.of(best.recipe, best.steps, machine, start_seconds=start, corpus_tokens=corpus)
-    if json:
-        choice = [
-            {"recipe": c.name, "steps": c.steps, "tokens": c.tokens, "tokens_per_weight": c.tokens_a_weight}
-            for c in found
-        ]
-        print(json_format.dumps({"chosen": best.name, "candidates": choice, **planned.record()}))
-    else:
+    return found, best, wish.plan(best.recipe, best.steps, machine, start)
+
+
+def _show_choice(found: list[Candidate], best: Candidate, planned: Plan, data: Path | None, json: bool) -> None:
+    if not json:
         show_choice(found, best)
         show_plan(planned, _command(best.name, data, best.steps))
-    return planned
+        return
+    choice = [
+        {"recipe": c.name, "steps": c.steps, "tokens": c.tokens, "tokens_per_weight": c.tokens_a_weight} for c in found
+    ]
+    _print_json({"chosen": best.name, "candidates": choice, **planned.record()})
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    print(json_format.dumps(record, allow_nan=False))
 
 
 def _name(recipe: Recipe | str | Path) -> str:
@@ -228,14 +267,17 @@ def _command(recipe: str, data: Path | None, steps: int) -> str:
     return shlex.join(words)
 
 
-def _table(plot: Path | None, json: bool) -> None:
+def _table(plot: Path | None, json: bool, overwrite: bool) -> None:
     cells = cost_table()
     if plot is not None:
-        from latemask.budget.chart import draw_table  # matplotlib
+        from latemask.budget.chart import check_picture, draw_table  # matplotlib
 
+        check_picture(plot)
+        if plot.exists() and not overwrite:
+            raise UserError(f"{plot} is there already; choose another name, or pass --overwrite")
         draw_table(cells, plot)
         say(f"drawn: {plot}")
     if json:
-        print(json_format.dumps({"table": [cell.record() for cell in cells]}))
+        _print_json({"table": [cell.record() for cell in cells]})
     else:
         show_table(cells)

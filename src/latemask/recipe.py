@@ -14,6 +14,8 @@ import yaml
 from latemask.errors import UserError, nearest
 
 MOST_STEPS = 10**9
+_MOST = {"layers": 10_000, "width": 2**20, "heads": 2**20}
+_LONGEST_ROW = 2**24
 RECIPE_FOLDER = Path(__file__).parent / "recipes"
 
 
@@ -231,6 +233,8 @@ def dump_recipe(recipe: Recipe) -> str:
 def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:
     """Return rows on a device at once, and how many times they are accumulated."""
     share, left = divmod(train.batch_size, world_size)
+    if not share:
+        raise UserError(f"train.batch_size {train.batch_size} is less than one row for each of {world_size} processes")
     on_device = train.micro_batch_size or share
     if left or share % on_device:
         raise UserError(
@@ -274,27 +278,28 @@ def check_recipe(recipe: Recipe) -> None:
 
 def _shape_problem(recipe: Recipe) -> str | None:
     encoder, join = recipe.encoder, recipe.join
-    for key in ("layers", "width", "heads"):
-        if getattr(encoder, key) < 1:
-            return f"encoder.{key} is {getattr(encoder, key)}; it must be at least 1"
+    for key, most in _MOST.items():
+        if not 1 <= getattr(encoder, key) <= most:
+            return f"encoder.{key} is {getattr(encoder, key)}; it must be between 1 and {most:,}"
     if encoder.width % encoder.heads:
         return f"encoder.heads {encoder.heads} does not divide encoder.width {encoder.width}"
     if encoder.family == "modernbert" and (encoder.width // encoder.heads) % 2:
         return f"encoder.width / encoder.heads is {encoder.width // encoder.heads}; rotary positions need it even"
     for key in ("ffn_width", "max_length", "vocab_size"):
         if (value := getattr(encoder, key)) is not None and not 1 <= value <= 2**31:
-            return f"encoder.{key} is {value}; it must be at least 1"
+            return f"encoder.{key} is {value}; it must be between 1 and {2**31:,}"
     if not 0 <= encoder.dropout < 1:
         return f"encoder.dropout is {encoder.dropout}; it must be in [0, 1)"
-    if recipe.length < 4:
-        return f"length is {recipe.length}; a row needs at least 4 tokens"
+    if not 4 <= recipe.length <= _LONGEST_ROW:
+        return f"length is {recipe.length}; a row has between 4 and {_LONGEST_ROW:,} tokens"
     if recipe.max_length < recipe.length:
         return f"encoder.max_length {encoder.max_length} is shorter than length {recipe.length}"
     if not 0 <= recipe.seed < 2**32:
         return f"seed is {recipe.seed}; it must be in [0, 2**32)"
     if join.layers < 1:
         return f"join.layers is {join.layers}; at least one layer must see the [MASK]s"
-    if recipe.objective == "late" and join.kind == "inside" and join.layers > encoder.layers:
+    known = encoder.init is None or encoder.ffn_width is not None  # else the layers will be the checkpoint's
+    if recipe.objective == "late" and join.kind == "inside" and known and join.layers > encoder.layers:
         return f"join.layers {join.layers} is more than encoder.layers {encoder.layers}; inside needs that many"
     if join.two_way and join.kind != "inside":
         return f"join.two_way is for join.kind inside; a '{join.kind}' decoder has its own layers"
@@ -328,7 +333,7 @@ def _train_problem(recipe: Recipe) -> str | None:
     train = recipe.train
     for key in ("batch_size", "log_every", "eval_every", "eval_rows", "save_every", "keep_checkpoints"):
         if not 1 <= getattr(train, key) <= 2**31:
-            return f"train.{key} is {getattr(train, key)}; it must be at least 1"
+            return f"train.{key} is {getattr(train, key)}; it must be between 1 and {2**31:,}"
     if train.micro_batch_size is not None and train.micro_batch_size < 1:
         return f"train.micro_batch_size is {train.micro_batch_size}; it must be at least 1"
     if not 0 < train.learning_rate < math.inf:
@@ -340,7 +345,7 @@ def _train_problem(recipe: Recipe) -> str | None:
             return f"train.{key} is {getattr(train, key)}; it must be in [0, 1)"
     for key in ("weight_decay", "epsilon", "clip", "workers"):
         if not 0 <= getattr(train, key) < math.inf:
-            return f"train.{key} is {getattr(train, key)}; it must not be negative"
+            return f"train.{key} is {getattr(train, key)}; it must be a number, 0 or more"
     return None
 
 
@@ -389,14 +394,20 @@ def _recipe_parser() -> Any:
 def plain_type_error(message: str) -> str:
     """Say jsonargparse's `Parser key "a.b": Expected a <class 'int'>. Got value: x` in plain words."""
     flat = " ".join(message.split())
-    found = re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\] Errors:.*Given value: (.*)$', flat)
-    found = found or re.search(r'Parser key "([\w.]+)":.*?Expected an? (.+?)\. Got value: (.*)$', flat)
+    found = re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\] Errors:.*Given value: ?(.*)$', flat)
+    found = found or re.search(r'Parser key "([\w.]+)":.*?Expected an? (.+?)\. Got value: ?(.*)$', flat)
+    if section := re.search(r'Parser key "([\w.]+)": Unable to load config', flat):
+        return f"{section[1]} is a part of a recipe; give one of its keys (--{section[1]}.KEY VALUE)"
     if not found:
         return flat
     key, expected, value = found.groups()
     expected = re.sub(r"<class '([\w.]+)'>", r"\1", expected).replace("typing.", "")
     expected = re.sub(r"Literal\[(.*)\]", r"one of \1", expected).replace(", NoneType", " or null")
-    return f"{key} must be {expected}, not {value!r}"
+    return f"{key} must be {expected}, not {_short(value)!r}"
+
+
+def _short(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

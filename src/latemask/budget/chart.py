@@ -9,9 +9,16 @@ from typing import Any
 from latemask.budget.table import KINDS, LAYERS, MASKS, PAPER, SIZES, Cell
 from latemask.errors import UserError
 
+_KINDS_OF_PICTURES = (".png", ".svg", ".pdf")
 _BARS = "50 %"
 _COLOURS = {"encoder": "#4477aa", "decoder": "#ccbb44", "head": "#ee6677"}
 _MARKERS = dict(zip((masking for masking in MASKS if masking != _BARS), "osD^", strict=True))
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a name that says no kind of picture we draw."""
+    if path.suffix.lower() not in _KINDS_OF_PICTURES:
+        raise UserError(f"--plot {path}: the name must end in one of {', '.join(_KINDS_OF_PICTURES)}")
 
 
 def draw_table(cells: Sequence[Cell], path: Path) -> None:
@@ -21,12 +28,6 @@ def draw_table(cells: Sequence[Cell], path: Path) -> None:
     matplotlib.use("agg")  # no window, wherever it runs
     from matplotlib import pyplot
 
-    supported = pyplot.figure().canvas.get_supported_filetypes()
-    pyplot.close("all")
-    if path.suffix.lstrip(".").lower() not in supported:
-        raise UserError(
-            f"--plot {path}: the name must end in one of {', '.join(f'.{end}' for end in sorted(supported))}"
-        )
     figure, axes = pyplot.subplots(1, len(SIZES), figsize=(11, 5.5), sharey=True, layout="constrained")
     for axis, size in zip(axes, SIZES, strict=True):
         _panel(axis, size, [cell for cell in cells if cell.size == size])

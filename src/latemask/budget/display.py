@@ -14,18 +14,19 @@ from latemask.budget.plan import Plan
 from latemask.budget.table import LAYERS, LENGTH, MASKS, PAPER, SIZES, VOCABULARY, Cell
 from latemask.recipe import Recipe
 
-_UNKNOWN = "–"
+_UNKNOWN = "-"
+_NARROWEST = 79  # columns; a narrower terminal wraps the lines, instead of losing numbers
 
 
 def show_plan(plan: Plan, command: str | None) -> None:
     """Print a plan; `command` runs it."""
     console = _console()
     recipe, train = plan.recipe, plan.recipe.train
+    passes = "" if plan.passes is None else f", {_digits(plan.passes)} passes over the data"
     console.print(
         f"{_masking(recipe)}, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width}, vocabulary "
-        f"{recipe.encoder.vocab_size:,}\n{plan.steps:,} steps of {train.batch_size:,} x {recipe.length} tokens, "
-        f"{_amount(plan.tokens)} tokens in all"
-        + (f", {plan.passes:.2g} passes over the data" if plan.passes is not None else "")
+        f"{recipe.encoder.vocab_size:,}\n{plan.steps:,} {_plural('step', plan.steps)} of {train.batch_size:,} x "
+        f"{recipe.length} tokens, {_amount(plan.tokens)} tokens in all{passes}"
     )
     console.print(_plan_table(plan))
     console.print(f"FLOPs: matrix products, forward and backward. Memory: one device, {plan.run.rows} rows at once.")
@@ -33,7 +34,11 @@ def show_plan(plan: Plan, command: str | None) -> None:
     if (too_much := plan.memory_missing) is not None:
         console.print(
             f"does not fit: {_amount(too_much, 'B')} more than {plan.machine.name if plan.machine else ''} has; "
-            "lower train.micro_batch_size (the rest of a batch is accumulated)"
+            + (
+                "lower train.micro_batch_size (the rest of a batch is accumulated)"
+                if plan.run.rows > 1
+                else "not even one row"
+            )
         )
     if command:
         console.print(f"run it:  {command}")
@@ -55,7 +60,7 @@ def _plan_table(plan: Plan) -> Table:
         ("memory at its peak", run.memory.peak, mlm.memory.peak, "B"),
         *(
             (f"  {name}", getattr(run.memory, name), getattr(mlm.memory, name), "B")
-            for name in ("weights", "gradients", "optimizer", "activations")
+            for name in ("weights", "gradients", "optimizer", "activations", "logits", "program")
         ),
     ]
     for name, ours, theirs, unit in parts:
@@ -71,8 +76,13 @@ def _masking(recipe: Recipe) -> str:
     mask, join = recipe.mask, recipe.join
     changed = f", {1 - mask.random - mask.keep:.0%} of them [MASK]" if mask.random or mask.keep else ""
     dropped = f", {mask.drop:.0%} dropped" if mask.drop else ""
-    where = f"[MASK]s join {join.kind}, {join.layers} layer{'s' if join.layers > 1 else ''}"
-    return f"{mask.rate:.0%} masked{changed}{dropped}, {where if recipe.objective == 'late' else '[MASK] at the input'}"
+    where = f"[MASK]s join {join.kind}, {join.layers} {_plural('layer', join.layers)}"
+    where = where if recipe.objective == "late" else "[MASK] at the input"
+    return f"{mask.rate * 100:.3g}% masked{changed}{dropped}, {where}"
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"
 
 
 def _where(plan: Plan) -> str:
@@ -86,8 +96,8 @@ def _where(plan: Plan) -> str:
 
 
 def _machine(machine: Machine) -> str:
-    share = f"{machine.share:.0%} of a peak of {_amount(machine.peak)}FLOP/s"
-    how = "measured" if machine.measured else "assumed" + (", bf16" if machine.half else "")
+    share = f"{machine.share:.0%} of a peak of {_amount(machine.peak, 'FLOP/s')}"
+    how = "measured" if machine.measured else f"assumed, {machine.number}"
     several = f"{machine.devices} x " if machine.devices > 1 else ""
     return f"{several}{machine.name} at {share} ({how})"
 
@@ -113,7 +123,7 @@ def show_choice(found: Sequence[Candidate], best: Candidate) -> None:
             candidate.name + mark,
             f"{candidate.steps:,}",
             _amount(candidate.tokens),
-            f"{candidate.tokens_a_weight:.3g}",
+            _digits(candidate.tokens_a_weight),
         )
     console = _console()
     console.print(table)
@@ -139,7 +149,7 @@ def show_table(cells: Sequence[Cell]) -> None:
         for kind in dict.fromkeys(cell.kind for cell in cells):
             for layers in LAYERS:
                 ratios = [_against_paper(found[size, kind, layers, masking]) for masking in MASKS]
-                table.add_row(f"{kind}, {layers} layer{'s' if layers > 1 else ''}", *ratios)
+                table.add_row(f"{kind}, {layers} {_plural('layer', layers)}", *ratios)
         console.print(table)
     console.print(
         f"FLOPs of a sequence over those of MLM at 15 %, same encoder; RoBERTa, length {LENGTH}, vocabulary "
@@ -152,14 +162,23 @@ def _against_paper(cell: Cell) -> str:
 
 
 def _console() -> Console:
-    return Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.width = max(console.width, _NARROWEST)
+    return console
 
 
 def _amount(value: float, unit: str = "") -> str:
     for size, prefix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= size:
-            return f"{value / size:.3g} {prefix}{unit}"
+            return f"{_digits(value / size)} {prefix}{unit}"
     return f"{value:,.0f} {unit}".rstrip() if value else _UNKNOWN
+
+
+def _digits(value: float) -> str:
+    """Return three digits that count, or all of a larger number; never an exponent."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.001 else f"{value:.6f}"
 
 
 def _duration(hours: float | None) -> str:
@@ -176,10 +195,10 @@ def _duration(hours: float | None) -> str:
 def _energy(kwh: float | None) -> str:
     if kwh is None:
         return _UNKNOWN
-    return f"{kwh:.3g} kWh" if kwh >= 0.1 else f"{kwh * 1000:.2g} Wh"
+    return f"{_digits(kwh)} kWh" if kwh >= 0.1 else f"{_digits(kwh * 1000)} Wh"
 
 
 def _weight(kg: float | None) -> str:
     if kg is None:
         return _UNKNOWN
-    return f"{kg:.3g} kg" if kg >= 0.1 else f"{kg * 1000:.2g} g"
+    return f"{_digits(kg)} kg" if kg >= 0.1 else f"{_digits(kg * 1000)} g"

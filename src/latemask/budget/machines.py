@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from latemask.errors import UserError, nearest
 DEFAULT_MFU = 0.4
 DEFAULT_PUE = 1.2
 DEFAULT_GRAMS_A_KWH = 445.0
+_LEAST, _MOST = 1e-9, 1e9  # of whatever is assumed: any product of them is a number
 WATTS_A_CORE = 15.0  # of a server's processor under load, with its share of the board
 
 
@@ -24,6 +24,8 @@ class Device:
     """What it draws at most."""
     gigabytes: float | None
     """Its memory."""
+    half: str = "bf16"
+    """The half precision that the peak is for."""
 
 
 DEVICES = {
@@ -37,8 +39,8 @@ DEVICES = {
     "mi300x": Device(1307, 750, 192),
     "rtx3090": Device(71, 350, 24),
     "rtx4090": Device(165, 450, 24),
-    "t4": Device(65, 70, 16),
-    "v100": Device(125, 300, 32),
+    "t4": Device(65, 70, 16, "fp16"),
+    "v100": Device(125, 300, 32, "fp16"),
 }
 
 
@@ -62,6 +64,8 @@ class Machine:
     """Bytes that one device has, where that is known."""
     half: bool
     """Whether it computes in mixed precision."""
+    number: str = "fp32"
+    """The numbers that its peak is for."""
     measured: bool = False
     """Whether the share was measured with this very recipe."""
 
@@ -94,13 +98,16 @@ class Assumptions:
 
     def check(self) -> None:
         """Refuse what cannot be."""
-        for option in ("devices", "peak_tflops", "mfu", "watts", "co2"):
+        for option in ("devices", "peak_tflops", "mfu", "watts"):
             value = getattr(self, option)
-            if value is not None and not 0 < value < math.inf:
-                raise UserError(f"--{option.replace('_', '-')} is {value}; it must be positive")
+            if value is not None and not _LEAST <= value <= _MOST:
+                name = option.replace("_", "-")
+                raise UserError(f"--{name} is {value:.4g}; it must be positive, between {_LEAST:g} and {_MOST:g}")
+        if self.co2 is not None and not 0 <= self.co2 <= _MOST:
+            raise UserError(f"--co2 is {self.co2:.4g}; it must be between 0 and {_MOST:g}")
         if self.mfu is not None and self.mfu > 1:
             raise UserError(f"--mfu is {self.mfu}; it is a share of the peak, at most 1 (40 % is 0.4)")
-        if self.pue is not None and not 1 <= self.pue < math.inf:
+        if self.pue is not None and not 1 <= self.pue <= _MOST:
             raise UserError(f"--pue is {self.pue}; a building draws at least what its machines draw: 1 or more")
         if self.device is not None and self.device.lower() not in DEVICES:
             raise UserError(
@@ -108,18 +115,24 @@ class Assumptions:
                 f"{', '.join(DEVICES)}; any other by --peak-tflops"
             )
 
-    def machine(self) -> Machine | None:
+    def machine(self, precision: str = "auto") -> Machine | None:
         """Return the device that was named or given by its peak; None where there is neither."""
         if self.device is None and self.peak_tflops is None:
             return None
         known = DEVICES[self.device.lower()] if self.device else Device(0.0, None, None)
+        if self.peak_tflops is None and precision not in ("auto", known.half):
+            raise UserError(
+                f"--device {self.device} is known by its peak in {known.half}, and train.precision is {precision}: "
+                "give the peak in that with --peak-tflops"
+            )
         return self._machine(
             name=self.device.lower() if self.device else "a device",
             peak=(self.peak_tflops or known.peak_tflops) * 1e12,
             share=self.mfu or DEFAULT_MFU,
             watts=self.watts or known.watts,
             memory=known.gigabytes and known.gigabytes * 1e9,
-            half=True,
+            half=precision != "fp32",
+            number=known.half if precision == "auto" else precision,
         )
 
     def measured_machine(self, cores: int, **measured: Any) -> Machine:
@@ -131,6 +144,6 @@ class Assumptions:
         return Machine(
             devices=self.devices,
             pue=self.pue or DEFAULT_PUE,
-            grams_a_kwh=self.co2 or DEFAULT_GRAMS_A_KWH,
+            grams_a_kwh=DEFAULT_GRAMS_A_KWH if self.co2 is None else self.co2,
             **known,
         )

@@ -35,7 +35,7 @@ class Cost:
         return self.training + self.validation
 
     @classmethod
-    def of(cls, recipe: Recipe, steps: int, devices: int, half: bool) -> Cost:
+    def of(cls, recipe: Recipe, steps: int, devices: int, half: bool, validation_rows: int) -> Cost:
         """Cost a recipe that is spelled out."""
         train, sequence = recipe.train, sequence_flops(recipe)
         rows, accumulation = batch_split(train, devices)
@@ -45,7 +45,7 @@ class Cost:
             memory=step_memory(recipe, rows, accumulates=accumulation > 1, half=half),
             rows=rows,
             training=steps * train.batch_size * sequence.training,
-            validation=validations(recipe, steps) * train.eval_rows * sequence.forward,
+            validation=validations(recipe, steps) * validation_rows * sequence.forward,
         )
 
 
@@ -70,10 +70,13 @@ class Plan:
     corpus_tokens: int | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, steps: int, machine: Machine | None, **known: Any) -> Plan:
-        """Plan a recipe that is spelled out."""
+    def of(
+        cls, recipe: Recipe, steps: int, machine: Machine | None, validation_rows: int | None = None, **known: Any
+    ) -> Plan:
+        """Plan a recipe that is spelled out; `validation_rows` where the data has fewer than the recipe asks for."""
         devices, half = (machine.devices, machine.half) if machine else (1, False)
-        run, mlm = (Cost.of(which, steps, devices, half) for which in (recipe, mlm_baseline(recipe)))
+        rows = recipe.train.eval_rows if validation_rows is None else validation_rows
+        run, mlm = (Cost.of(which, steps, devices, half, rows) for which in (recipe, mlm_baseline(recipe)))
         return cls(recipe, steps, run, mlm, machine, **known)
 
     @property
@@ -174,10 +177,11 @@ def _memory(memory: Memory) -> dict[str, float]:
     return {name: getattr(memory, name) for name in names}
 
 
-def steps_for_flops(recipe: Recipe, flops: float, what: str) -> int:
+def steps_for_flops(recipe: Recipe, flops: float, what: str, validation_rows: int | None = None) -> int:
     """Return the most steps whose cost, validations included, stays within a budget; `what` names it in errors."""
     sequence, train = sequence_flops(recipe), recipe.train
-    a_step, a_validation = train.batch_size * sequence.training, train.eval_rows * sequence.forward
+    rows = train.eval_rows if validation_rows is None else validation_rows
+    a_step, a_validation = train.batch_size * sequence.training, rows * sequence.forward
 
     def cost(steps: int) -> float:
         return steps * a_step + validations(recipe, steps) * a_validation

@@ -138,6 +138,11 @@ class RobertaFamily(BertFamily):
         """Count from pad_token_id + 1."""
         return positions + encoder.config.pad_token_id + 1
 
+    def check(self, config: Any) -> None:
+        """Refuse a config that does not say where its positions start."""
+        if config.pad_token_id is None:
+            raise UserError("this RoBERTa's config.json has no pad_token_id, and its positions are counted from there")
+
     def longest(self, config: Any) -> int:
         """Leave out the rows of the table that no position uses."""
         return config.max_position_embeddings - config.pad_token_id - 1
