@@ -150,7 +150,7 @@ def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     from latemask.model import build_model
     from latemask.run_folder import RunFolder
     from latemask.training.allocator import keep_freed_memory
-    from latemask.training.callbacks import StopOnSignal
+    from latemask.training.callbacks import StopOnRequest
     from latemask.training.pretraining import Job, build_trainer
 
     keep_freed_memory()
@@ -158,7 +158,7 @@ def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     set_seed(0)
     run = RunFolder(folder / "run")
     run.path.mkdir()
-    trainer = build_trainer(Job(recipe, data, MANY), run, build_model(recipe, data.vocabulary), 0, StopOnSignal())
+    trainer = build_trainer(Job(recipe, data, MANY), run, build_model(recipe, data.vocabulary), 0, StopOnRequest())
     trainer.add_callback(gate_callback(gate))
     trainer.train()
 

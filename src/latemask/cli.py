@@ -20,7 +20,8 @@ from typing import Any
 
 from latemask import __version__
 from latemask.console import printable
-from latemask.errors import UserError, nearest
+from latemask.errors import SaidByTheFirst, UserError, nearest
+from latemask.processes import is_first, rank
 from latemask.recipe import Recipe, load_recipe, plain_type_error
 
 
@@ -60,8 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _main(arguments)
+    except SaidByTheFirst as error:
+        return error.exit_code
     except UserError as error:
-        print("\n".join(printable(line) for line in f"latemask: {error}".splitlines()), file=sys.stderr)
+        print("\n".join(printable(line) for line in f"{_speaker()}: {error}".splitlines()), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("latemask: interrupted", file=sys.stderr)
@@ -72,8 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if (message := _machine_message(error)) is None:
             raise
-        print(f"latemask: {message}", file=sys.stderr)
+        print(f"{_speaker()}: {message}", file=sys.stderr)
         return 2
+
+
+def _speaker() -> str:
+    return "latemask" if is_first() else f"latemask (process {rank()})"
 
 
 def _machine_message(error: Exception) -> str | None:

@@ -8,17 +8,20 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from latemask.processes import is_first
+
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(message: str) -> None:
-    """Print one line for the user."""
-    _console.print(message, markup=False)
+    """Print one line for the user; of several processes the first talks."""
+    if is_first():
+        _console.print(message, markup=False)
 
 
 def is_interactive() -> bool:
     """Whether somebody watches a terminal, so that a moving bar makes sense."""
-    return _console.is_terminal
+    return _console.is_terminal and is_first()
 
 
 def progress_bar(*extra: str) -> Progress:

@@ -20,6 +20,20 @@ class Interrupted(UserError):
         self.exit_code = 128 + signal_number
 
 
+class TimeIsUp(UserError):
+    """A run that stopped at its wall-time limit, with a checkpoint. The code of sysexits.h for: try again."""
+
+    exit_code = 75
+
+
+class SaidByTheFirst(UserError):
+    """In every process but the first of a run: it ends because the first does, which says why."""
+
+    def __init__(self, exit_code: int):
+        super().__init__("")
+        self.exit_code = exit_code
+
+
 class HandedOver(UserError):
     """Not a mistake: the work goes on elsewhere, and there is no result yet."""
 

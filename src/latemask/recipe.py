@@ -95,6 +95,8 @@ class TrainRecipe:
     """Largest gradient norm; 0 turns clipping off."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Mixed precision; auto takes bf16 on a GPU that has it and fp32 elsewhere."""
+    sharded: bool = False
+    """Split weights and optimizer over the processes (FSDP), for models that one device cannot hold."""
     workers: int = 0
     """Processes that load and mask rows; 0 does it in the training process."""
     log_every: int = 50

@@ -12,6 +12,7 @@ RUN/encoder/          the exported encoder
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -21,9 +22,13 @@ from typing import Any
 
 from filelock import FileLock
 
+from latemask.console import say
 from latemask.errors import UserError
 from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
 from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
+from latemask.sealed import damage
+
+_SHAPE = ("objective", "length", "encoder.", "join.")
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class RunFolder:
         write_json_atomically(
             self.path / "run.json",
             {
-                "status": "running",
+                "status": "new",
                 "data": data,
                 "command": sys.argv,
                 "versions": {"python": sys.version.split()[0], **{name: version(name) for name in packages}},
@@ -104,9 +109,30 @@ class RunFolder:
     def check_same(self, recipe: Recipe, data: dict[str, Any]) -> None:
         """Refuse to go on with another recipe or other data than the run began with."""
         if changed := differences(load_recipe(self.recipe_file), recipe):
-            raise UserError(f"cannot resume {self.path} with a changed recipe: {'; '.join(changed)}")
+            raise UserError(
+                f"cannot resume {self.path} with a changed recipe: {'; '.join(changed)} "
+                "(--allow-changes, if you mean it)"
+            )
         if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:
-            raise UserError(f"cannot resume {self.path}: the data in {data['folder']} is not what the run started with")
+            raise UserError(
+                f"cannot resume {self.path}: the data in {data['folder']} is not what the run started with "
+                "(--allow-changes, if you mean it)"
+            )
+
+    def go_on(self, recipe: Recipe, data: dict[str, Any], allow_changes: bool) -> None:
+        """Let a run go on, with the recipe and the data it began with or, if that is allowed, with others."""
+        if not allow_changes:
+            self.check_same(recipe, data)
+            return
+        changed = differences(load_recipe(self.recipe_file), recipe)
+        if fixed := [line for line in changed if line.startswith(_SHAPE)]:
+            raise UserError(f"{'; '.join(fixed)}: the shape of a model cannot change while it is trained")
+        if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:
+            changed.append(f"data: {self.record.get('data', {}).get('folder')} -> {data['folder']}")
+        if changed:
+            say(f"going on with changes: {'; '.join(changed)}")
+            write_text_atomically(self.recipe_file, dump_recipe(recipe))
+            self.update(data=data, changes=[*self.record.get("changes", []), changed])
 
     def all_checkpoints(self) -> list[Path]:
         """Return the checkpoints, newest first, good or not."""
@@ -114,8 +140,8 @@ class RunFolder:
         return sorted(found, key=step_of, reverse=True)
 
     def last_checkpoint(self) -> Path | None:
-        """Return the newest checkpoint that was written to its end (the Trainer writes trainer_state.json last)."""
-        return next((path for path in self.all_checkpoints() if (path / "trainer_state.json").is_file()), None)
+        """Return the newest checkpoint that is whole."""
+        return next((path for path in self.all_checkpoints() if damage(path) is None), None)
 
     def newest_model(self) -> Path:
         """Return the folder of the final model or, while there is none, of the last checkpoint."""
@@ -148,6 +174,12 @@ class RunFolder:
             return
         kept = [row for row in self.metrics() if row["step"] <= step]
         write_text_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def sync_metrics(self) -> None:
+        """Bring the log lines to the disk."""
+        if self.metrics_file.is_file():
+            with self.metrics_file.open("rb+") as file:
+                os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the log lines; a last line torn by a crash is left out."""

@@ -22,7 +22,7 @@ from latemask.cli import main
 from latemask.errors import Interrupted
 from latemask.recipe import BudgetRecipe, EncoderRecipe, dump_recipe
 from latemask.run_folder import RunFolder
-from latemask.training.callbacks import StopOnSignal
+from latemask.training.callbacks import StopOnRequest
 from latemask.training.checkpoints import checkpoint_to_resume
 from tests.conftest import KINDS, joining, tiny_recipe
 
@@ -45,7 +45,7 @@ def same_weights(one: RunFolder, two: RunFolder) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-class _StopAt(StopOnSignal):
+class _StopAt(StopOnRequest):
     """Plays the user who presses Ctrl-C in the middle of step `at`."""
 
     at = 3
@@ -57,7 +57,7 @@ class _StopAt(StopOnSignal):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    monkeypatch.setattr("latemask.training.pretraining.StopOnSignal", _StopAt)
+    monkeypatch.setattr("latemask.training.pretraining.StopOnRequest", _StopAt)
     yield
     monkeypatch.undo()
 
@@ -67,7 +67,7 @@ def stopped_run(data, tmp_path_factory):
     """A run stopped at step 3 of 6, with checkpoints 2 and 3."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("latemask.training.pretraining.StopOnSignal", _StopAt)
+        patch.setattr("latemask.training.pretraining.StopOnRequest", _StopAt)
         with pytest.raises(Interrupted):
             pretrain(recipe_of(6, save_every=2), data=data.folder, out=out)
     return out
@@ -293,7 +293,7 @@ def test_a_lock_left_by_a_crash_locks_nobody_out(data, tmp_path):
 
 
 def test_a_diverging_run_stops_with_advice(data, tmp_path):
-    with pytest.raises(UserError, match=r"the loss is (nan|inf).*train\.learning_rate"):
+    with pytest.raises(UserError, match=r"the gradient is (nan|inf) at step \d+.*train\.learning_rate"):
         pretrain(recipe_of(20, learning_rate=1e18, clip=0, warmup=0), data=data.folder, out=tmp_path / "run")
 
 

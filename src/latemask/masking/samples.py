@@ -32,6 +32,8 @@ class SampleDataset(Dataset):
         seed: int = 0,
         first: int = 0,
         shuffle: bool = True,
+        gaps: Sequence[int] = (),
+        gap: int = 0,
     ):
         self.parts = [rows] if isinstance(rows, TokenRows) else list(rows)
         self.weights = list(weights)
@@ -40,6 +42,7 @@ class SampleDataset(Dataset):
         self.seed = seed
         self.first = first
         self.shuffle = shuffle
+        self.gaps, self.gap = sorted(gaps), gap
 
     def __len__(self) -> int:
         return self.samples
@@ -49,12 +52,19 @@ class SampleDataset(Dataset):
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
         """Fetch a whole batch; torch's DataLoader calls this when it is there."""
-        indices = np.asarray(items, np.int64) + self.first
+        indices = self.index_of(np.asarray(items, np.int64) + self.first)
         ids: np.ndarray = np.empty((len(indices), self.parts[0].length), np.int64)
         parts, ordinals = dealt(indices, self.weights)
         for part in np.unique(parts):
             ids[parts == part] = self.parts[part].take(self.row_numbers(ordinals[parts == part], part))
         return [{"ids": row, "index": int(index)} for row, index in zip(ids, indices, strict=True)]
+
+    def index_of(self, ordinals: np.ndarray) -> np.ndarray:
+        """Return the indices of the n-th samples: `gap` samples from each of `gaps` on are left out."""
+        indices = np.array(ordinals, np.int64)
+        for start in self.gaps:
+            indices[indices >= start] += self.gap
+        return indices
 
     def row_numbers(self, ordinals: np.ndarray, part: int = 0) -> np.ndarray:
         """Return the row of each of a part's samples: every row once an epoch, in a new order every epoch."""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from transformers import TrainingArguments
 
 from latemask.errors import UserError
+from latemask.processes import world_size
 from latemask.recipe import Recipe, TrainRecipe, batch_split
 from latemask.run_folder import RunFolder
 
 
 def check_training(train: TrainRecipe) -> None:
     """Refuse what this machine cannot do, before anything is written."""
-    batch_split(train, _world_size())
+    batch_split(train, world_size())
     mixed_precision(train)
 
 
 def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validation: bool) -> TrainingArguments:
     """Return the Trainer's settings for a recipe."""
     train = recipe.train
-    on_device, accumulation = batch_split(train, _world_size())
+    on_device, accumulation = batch_split(train, world_size())
     return TrainingArguments(
         output_dir=str(run.checkpoints),
         max_steps=steps,
@@ -44,7 +43,6 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
         prediction_loss_only=True,
         save_strategy="steps",
         save_steps=train.save_every,
-        save_total_limit=train.keep_checkpoints,
         seed=recipe.seed,
         dataloader_num_workers=train.workers,
         dataloader_drop_last=False,
@@ -54,14 +52,11 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
         remove_unused_columns=False,  # "index" is for the collator, not for the model
         report_to=["tensorboard"],
         use_cpu=not torch.accelerator.is_available(),  # else the Trainer takes bf16 for a GPU's only
+        ddp_find_unused_parameters=False,  # every weight of every kind of model takes part in every step
         disable_tqdm=True,
         bf16=mixed_precision(train) is torch.bfloat16,
         fp16=mixed_precision(train) is torch.float16,
     )
-
-
-def _world_size() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def mixed_precision(train: TrainRecipe) -> torch.dtype | None:

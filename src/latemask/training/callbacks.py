@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from typing import Any
 
@@ -15,15 +16,18 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from latemask.console import is_interactive, progress_bar, say
 from latemask.errors import UserError
 from latemask.masking.randomness import key
+from latemask.processes import any_of_all, is_first
 from latemask.run_folder import RunFolder
 from latemask.signals import SignalFlag
 
 _DROPOUT_STREAM = 3  # and one more for every process
+_EXPLODED = 1.0  # nats above the lowest loss so far
+_STALL_LOGS, _FALLING = 20, 0.01  # log lines before we judge, and nats that count as falling
 _KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm")
 
 
 class MetricsCallback(TrainerCallback):
-    """Writes metrics.jsonl, with tokens and FLOPs so far; validates at the end; stops at a loss that is no number."""
+    """Writes metrics.jsonl, with tokens and FLOPs so far; validates at the end."""
 
     def __init__(self, run: RunFolder, tokens_a_step: int, flops_a_step: float, has_validation: bool):
         self.run = run
@@ -54,8 +58,8 @@ class MetricsCallback(TrainerCallback):
     ) -> None:
         """Append one line."""
         values = {name: logs[name] for name in _KEPT if name in logs}
-        if not values:
-            return  # the Trainer's closing summary
+        if not values or not is_first():
+            return  # the Trainer's closing summary, or not the process that writes
         step = state.global_step
         row = {
             "step": step,
@@ -66,12 +70,6 @@ class MetricsCallback(TrainerCallback):
         }
         with self.run.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        loss = float(values.get("loss", values.get("eval_loss", 0.0)))
-        if not math.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss} at step {step}: the run has diverged. Lower train.learning_rate or raise "
-                f"train.warmup; checkpoints are in {self.run.checkpoints}"
-            )
 
 
 class ProgressCallback(TrainerCallback):
@@ -148,18 +146,74 @@ class StepRandomness(TrainerCallback):
         torch.manual_seed(int(number >> np.uint64(1)))
 
 
-class StopOnSignal(SignalFlag, TrainerCallback):
-    """Ctrl-C and SIGTERM finish the step and save; a second one ends at once. Used as a context."""
+class StopOnRequest(SignalFlag, TrainerCallback):
+    """Ctrl-C, SIGTERM and a limit of time finish the step and save; a second signal ends at once. Used as a context."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float | None = None) -> None:
         super().__init__("stopping after this step, with a checkpoint (once more ends at once)")
+        self.deadline = math.inf if seconds is None else time.monotonic() + seconds
 
-    def __enter__(self) -> StopOnSignal:
+    def __enter__(self) -> StopOnRequest:
         super().__enter__()
         return self
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Save and stop, unless this was the last step anyway."""
-        if self.received is not None and state.global_step < state.max_steps:
+        """Save and stop, all processes after the same step, unless this was the last one anyway."""
+        asked = any_of_all(self.received is not None or time.monotonic() > self.deadline)
+        if asked and state.global_step < state.max_steps:
             control.should_save = True
             control.should_training_stop = True
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Read a duration: 45s, 90m, 2h, 1h30m, 1d, or seconds."""
+    found = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    if not text.strip() or found is None:
+        raise UserError(f"{option} {text}: write a time as 90m, 2h, 1h30m or 45s")
+    return float(sum(int(part or 0) * size for part, size in zip(found.groups(), (86400, 3600, 60, 1), strict=True)))
+
+
+class LossWatch(TrainerCallback):
+    """Says when a loss explodes or does not fall, with the likely reasons; a run may go on all the same."""
+
+    def __init__(self) -> None:
+        self.lowest = (math.inf, 0)
+        self.halves: list[float] = []
+        self.warned: set[str] = set()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **_: Any,
+    ) -> None:
+        """Look at every logged loss."""
+        if "loss" not in logs or not math.isfinite(logs["loss"]):
+            return
+        loss, step = float(logs["loss"]), state.global_step
+        if loss > self.lowest[0] + _EXPLODED:
+            self._warn(
+                "explodes",
+                f"the loss rose from {self.lowest[0]:.2f} at step {self.lowest[1]:,} to {loss:.2f} at step {step:,}: "
+                "most likely train.learning_rate is too high or train.warmup too short; --resume after a stop goes "
+                "back to the last checkpoint only",
+            )
+        if loss < self.lowest[0]:
+            self.lowest = (loss, step)
+        self.halves.append(loss)
+        if len(self.halves) >= _STALL_LOGS and step <= state.max_steps / 2:
+            middle = len(self.halves) // 2
+            before, after = (sum(part) / len(part) for part in (self.halves[:middle], self.halves[middle:]))
+            if after > before - _FALLING:
+                self._warn(
+                    "stalls",
+                    f"the loss does not fall ({before:.2f}, then {after:.2f} by step {step:,}): train.learning_rate "
+                    "too high or far too low, a batch too small, or text without sense (see latemask inspect)",
+                )
+
+    def _warn(self, what: str, message: str) -> None:
+        if what not in self.warned:
+            self.warned.add(what)
+            say(message)

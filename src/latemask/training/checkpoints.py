@@ -1,25 +1,70 @@
-"""Which checkpoint a run goes on from: the newest that can be read. One that cannot is named and passed over."""
+"""The checkpoints of a run. One is there whole or not at all, and an old one goes only when a newer one is there.
+
+It is written to checkpoints/.writing, sealed, and renamed; one that is damaged later is named and passed over.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
 from pathlib import Path
-
-import torch
-from safetensors import safe_open
-from transformers.trainer_pt_utils import safe_globals
+from typing import Any
 
 from latemask.console import say
 from latemask.errors import UserError
-from latemask.run_folder import RunFolder
+from latemask.files import write_json_atomically
+from latemask.run_folder import RunFolder, step_of
+from latemask.sealed import damage, move_sealed, seal
+
+PROGRESS = "progress.json"
+
+
+class CheckpointWriter:
+    """Takes what the Trainer writes, and makes a checkpoint of it."""
+
+    def __init__(self, run: RunFolder, keep: int):
+        self.run, self.keep = run, keep
+
+    @property
+    def aside(self) -> Path:
+        """Where the Trainer writes; a folder that no reader looks at."""
+        return self.run.checkpoints / ".writing"
+
+    def begin(self) -> None:
+        """Clear what an interrupted writer left."""
+        for leftover in self.run.checkpoints.glob(".*"):
+            shutil.rmtree(leftover)
+
+    def commit(self, step: int, progress: dict[str, Any]) -> None:
+        """Make what was written the newest checkpoint; `progress` is what the Trainer does not save."""
+        written, target = self.aside / f"checkpoint-{step}", self.run.checkpoints / f"checkpoint-{step}"
+        write_json_atomically(written / PROGRESS, progress)
+        self.run.sync_metrics()  # the lines up to here must not be lost when the checkpoint is not
+        seal(written)
+        self._remove(target)  # of a run that was set back
+        move_sealed(written, target)
+        for number, old in enumerate(self.run.all_checkpoints()):
+            if step_of(old) > step or number >= self.keep:
+                self._remove(old)
+        shutil.rmtree(self.aside)
+
+    def _remove(self, checkpoint: Path) -> None:
+        if checkpoint.exists():
+            doomed = checkpoint.with_name(f".{checkpoint.name}")
+            checkpoint.rename(doomed)  # half of a checkpoint must not be found
+            shutil.rmtree(doomed)
+
+
+def read_progress(checkpoint: Path) -> dict[str, Any]:
+    """Return what `commit` was told."""
+    return dict(json.loads((checkpoint / PROGRESS).read_text("utf-8")))
 
 
 def checkpoint_to_resume(run: RunFolder) -> Path | None:
     """Return the newest good checkpoint, or None where the run stopped before it wrote one."""
     found = run.all_checkpoints()
     for checkpoint in found:
-        problem = _problem(checkpoint)
+        problem = damage(checkpoint)
         if problem is None:
             return checkpoint
         say(f"{problem}; passing over {checkpoint.name}")
@@ -27,39 +72,3 @@ def checkpoint_to_resume(run: RunFolder) -> Path | None:
         raise UserError(f"no checkpoint in {run.checkpoints} can be read; --overwrite starts the run again")
     say(f"{run.path} has no checkpoint yet: starting from the first step")
     return None
-
-
-def _problem(checkpoint: Path) -> str | None:
-    for name, read in _READERS.items():
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{path} is missing"
-        try:
-            read(path)
-        except Exception:  # whatever a reader says of garbage, it is garbage
-            return f"{path} is damaged"
-    return None
-
-
-def _read_json(path: Path) -> None:
-    json.loads(path.read_text("utf-8"))
-
-
-def _read_safetensors(path: Path) -> None:
-    with safe_open(path, "pt") as file:
-        file.keys()
-
-
-def _read_torch(path: Path) -> None:
-    with safe_globals():  # the numpy types in a generator's state; still no arbitrary pickle
-        torch.load(path, map_location="cpu", weights_only=True)
-
-
-_READERS: dict[str, Callable[[Path], None]] = {
-    "trainer_state.json": _read_json,  # the Trainer writes it last
-    "config.json": _read_json,
-    "model.safetensors": _read_safetensors,
-    "optimizer.pt": _read_torch,
-    "scheduler.pt": _read_torch,
-    "rng_state.pth": _read_torch,
-}

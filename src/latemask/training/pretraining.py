@@ -6,29 +6,44 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from transformers import Trainer, set_seed
+from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from latemask.budget import planned_steps, sequence_flops, with_budget
 from latemask.console import say
-from latemask.errors import Interrupted, UserError
+from latemask.errors import Interrupted, TimeIsUp, UserError
 from latemask.exporting import export
 from latemask.masking import COLLATORS, SampleDataset
 from latemask.model import build_model, complete_recipe
+from latemask.processes import decided_by_the_first, is_first, join
 from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder, step_of
+from latemask.sealed import move_sealed, seal
 from latemask.text import Mixture
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
 from latemask.training.allocator import keep_freed_memory
 from latemask.training.arguments import check_training, mixed_precision, training_arguments
-from latemask.training.callbacks import MetricsCallback, ProgressCallback, StepRandomness, StopOnSignal
-from latemask.training.checkpoints import checkpoint_to_resume
+from latemask.training.callbacks import (
+    LossWatch,
+    MetricsCallback,
+    ProgressCallback,
+    StepRandomness,
+    StopOnRequest,
+    seconds_of,
+)
+from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume
 from latemask.training.peak import measured_peak
+from latemask.training.trainer import NonFinite, PretrainingTrainer
+
+_NEW, _READY, _FINISHED = "new", "ready", "finished"
+_MOST_REWINDS = 10
 
 
 def pretrain(
@@ -39,7 +54,10 @@ def pretrain(
     max_steps: int | None = None,
     tokens: float | None = None,
     flops: float | None = None,
+    stop_after: str | None = None,
+    on_nan: Literal["stop", "rewind"] = "stop",
     resume: bool = False,
+    allow_changes: bool = False,
     overwrite: bool = False,
 ) -> RunFolder:
     """Pre-train an encoder.
@@ -51,7 +69,10 @@ def pretrain(
         max_steps: Budget in optimizer steps, instead of the recipe's.
         tokens: Budget in tokens of text, instead of the recipe's.
         flops: Budget in floating-point operations, instead of the recipe's.
+        stop_after: Save and stop after this much time (90m, 2h, 1h30m), with exit code 75; --resume goes on.
+        on_nan: At a gradient that is no number, stop; or rewind to the last checkpoint and leave those samples out.
         resume: Go on from the last checkpoint in the run folder.
+        allow_changes: Resume although the data or the recipe (other than the model's shape) changed.
         overwrite: Replace a run that is in the run folder.
     """
     if resume and overwrite:
@@ -61,15 +82,31 @@ def pretrain(
         recipe = load_recipe(recipe)
     if out is None:
         raise UserError("say where the run goes: --out")
+    if allow_changes and not resume:
+        raise UserError("--allow-changes is about a run that goes on: add --resume")
     run = RunFolder(Path(out))
-    job = _plan(with_budget(recipe, max_steps, tokens, flops), Mixture.open(data))
-    run.refuse_what_cannot_be(resume)
-    lock = run.lock()
-    try:
-        _train(job, run, resume, overwrite)
-    finally:
-        lock.release()
+    stop = StopOnRequest(None if stop_after is None else seconds_of(stop_after, "--stop-after"))
+    job = _plan(with_budget(recipe, max_steps, tokens, flops), Mixture.open(data, verify=is_first()))
+    join()
+    with ExitStack() as held:
+        decided_by_the_first(lambda: _take(run, resume, held))
+        _pretrain(job, run, stop, _Wishes(resume, allow_changes, overwrite, on_nan))
     return run
+
+
+@dataclass(frozen=True)
+class _Wishes:
+    """How a run begins, and goes on where it cannot."""
+
+    resume: bool
+    allow_changes: bool
+    overwrite: bool
+    on_nan: str
+
+
+def _take(run: RunFolder, resume: bool, held: ExitStack) -> None:
+    run.refuse_what_cannot_be(resume)
+    held.callback(run.lock().release)
 
 
 @dataclass(frozen=True)
@@ -99,11 +136,19 @@ class Job:
         """Return what draws masks and makes batches."""
         return COLLATORS[self.recipe.objective](self.recipe.counts, self.data.vocabulary, self.recipe.seed)
 
-    def train_samples(self, done: int) -> SampleDataset:
-        """Return the samples after the first `done` steps."""
+    def train_samples(self, done: int, left_out: Sequence[int] = ()) -> SampleDataset:
+        """Return the samples after the first `done` steps; some batches may be left out, the next then move up."""
         batch = self.recipe.train.batch_size
         rows, weights = self.data.rows("train", self.recipe.length)
-        return SampleDataset(rows, self.steps * batch, weights=weights, seed=self.recipe.seed, first=done * batch)
+        return SampleDataset(
+            rows,
+            self.steps * batch,
+            weights=weights,
+            seed=self.recipe.seed,
+            first=done * batch,
+            gaps=[number * batch for number in sorted(left_out)],
+            gap=batch,
+        )
 
     def validation_samples(self) -> SampleDataset | None:
         """Return the samples to validate on, the same every time; None if there are none."""
@@ -141,41 +186,84 @@ def _check_tokenizer(recipe: Recipe, data: Mixture) -> None:
         )
 
 
-def _train(job: Job, run: RunFolder, resume: bool, overwrite: bool) -> None:
-    checkpoint = None
-    if resume:
-        run.check_same(job.recipe, job.data.record)
-        if run.is_finished():
-            say(f"{run.path} is finished already: nothing to do")
-            return
-        checkpoint = checkpoint_to_resume(run)
+def _pretrain(job: Job, run: RunFolder, stop: StopOnRequest, wishes: _Wishes) -> None:
+    begun = decided_by_the_first(lambda: _begun(job, run, wishes))
+    if begun == _FINISHED:
+        return
     keep_freed_memory()
-    set_seed(job.recipe.seed)
-    model = build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
-    if not resume:
-        run.start(job.recipe, job.data.record, overwrite)
-    done = step_of(checkpoint) if checkpoint else 0
-    run.forget_metrics_after(done)
-    with StopOnSignal() as stop:
-        trainer = build_trainer(job, run, model, done, stop)
-        _announce(job, run, trainer.model, done)
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with stop:
+        trainer = _trained(job, run, stop, wishes.on_nan)
         if trainer.state.global_step < job.steps:
-            _stopped(job, run, trainer.state.global_step, stop.received)
-    _finish(job, run, trainer.model)
+            _stopped(job, run, trainer.state.global_step, stop)
+    _finish(job, run, trainer)
 
 
-class CountingTrainer(Trainer):
-    """The Trainer, counting FLOPs as the plan does; its own guess counts every weight for every label."""
+def _begun(job: Job, run: RunFolder, wishes: _Wishes) -> str:
+    """Make the run folder ready, or see that it is."""
+    if not wishes.resume:
+        with nullcontext() if job.recipe.encoder.init else torch.device("meta"):  # no weights are made, nor read
+            build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
+        run.start(job.recipe, job.data.record, wishes.overwrite)
+        return _READY
+    if run.is_finished():
+        run.check_same(job.recipe, job.data.record)
+        say(f"{run.path} is finished already: nothing to do")
+        return _FINISHED
+    run.go_on(job.recipe, job.data.record, wishes.allow_changes)
+    return _READY
 
-    row_flops = 0.0
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Return what a batch costs, forward and backward."""
-        return round(self.row_flops * len(inputs["labels"]))
+def _trained(job: Job, run: RunFolder, stop: StopOnRequest, on_nan: str) -> PretrainingTrainer:
+    """Train to the end or to a stop; rewind where that was asked for."""
+    for _ in range(_MOST_REWINDS):
+        checkpoint = decided_by_the_first(lambda: _from_where(run))
+        done = step_of(checkpoint) if checkpoint else 0
+        left_out = run.record.get("left_out_batches", [])
+        set_seed(job.recipe.seed)
+        model = build_model(job.recipe, job.data.vocabulary)
+        trainer = build_trainer(job, run, model, done, stop, left_out)
+        _announce(job, run, model, done)
+        try:
+            trainer.train(str(checkpoint) if checkpoint else None)
+        except NonFinite as error:
+            if on_nan == "stop":
+                raise _advice(error, run) from None
+            _leave_out(job, run, error.step, left_out)
+        else:
+            return trainer
+    raise UserError(
+        f"{_MOST_REWINDS} times back to a checkpoint, and the gradient is still no number: it is not the samples. "
+        "Lower train.learning_rate or raise train.warmup"
+    )
 
 
-def build_trainer(job: Job, run: RunFolder, model: Any, done: int, stop: StopOnSignal) -> Trainer:
+def _from_where(run: RunFolder) -> Path | None:
+    checkpoint = checkpoint_to_resume(run) if run.all_checkpoints() or run.record.get("status") != _NEW else None
+    run.forget_metrics_after(step_of(checkpoint) if checkpoint else 0)
+    return checkpoint
+
+
+def _advice(error: NonFinite, run: RunFolder) -> UserError:
+    return UserError(
+        f"{error}: the run has diverged, and that step was not applied. Lower train.learning_rate or raise "
+        f"train.warmup, or leave such samples out with --on-nan rewind; checkpoints are in {run.checkpoints}"
+    )
+
+
+def _leave_out(job: Job, run: RunFolder, step: int, left_out: Sequence[int]) -> None:
+    """Note the batch of a step, so that this run and any that resumes it pass it by."""
+    batch = job.recipe.train.batch_size
+    number = int(job.train_samples(0, left_out).index_of(np.array([(step - 1) * batch]))[0]) // batch
+    say(
+        f"step {step}: the gradient is no number; going back, and leaving out samples {number * batch} to "
+        f"{number * batch + batch - 1}"
+    )
+    decided_by_the_first(lambda: run.update(left_out_batches=[*left_out, number]))
+
+
+def build_trainer(
+    job: Job, run: RunFolder, model: Any, done: int, stop: StopOnRequest, left_out: Sequence[int] = ()
+) -> PretrainingTrainer:
     """Return the Trainer of a run, ready to train; `done` steps were done before."""
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")  # the Trainer's only way to be told
     validation = job.validation_samples()
@@ -183,20 +271,23 @@ def build_trainer(job: Job, run: RunFolder, model: Any, done: int, stop: StopOnS
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     arguments = training_arguments(job.recipe, run, job.steps, validation is not None)
     peak = measured_peak(arguments.device, mixed_precision(job.recipe.train) or torch.float32) * arguments.world_size
-    trainer = CountingTrainer(
+    trainer = PretrainingTrainer(
         model=model,
         args=arguments,
         data_collator=job.collator(),
-        train_dataset=job.train_samples(done),
+        train_dataset=job.train_samples(done, left_out),
         eval_dataset=validation,
         callbacks=[
             MetricsCallback(run, job.batch_tokens, job.batch_flops, validation is not None),
             ProgressCallback(job.batch_tokens, job.batch_flops / peak),
             StepRandomness(job.recipe.seed),
+            LossWatch(),
             stop,
         ],
+        checkpoints=CheckpointWriter(run, job.recipe.train.keep_checkpoints),
+        row_flops=job.row_flops,
+        sharded=job.recipe.train.sharded,
     )
-    trainer.row_flops = job.row_flops
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -204,7 +295,8 @@ def build_trainer(job: Job, run: RunFolder, model: Any, done: int, stop: StopOnS
 def _announce(job: Job, run: RunFolder, model: Any, done: int) -> None:
     recipe = job.recipe
     parameters = sum(weight.numel() for weight in model.encoder.parameters())
-    run.update(status="running", steps=job.steps, encoder_parameters=parameters)
+    if is_first():
+        run.update(status="running", steps=job.steps, encoder_parameters=parameters)
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
         f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
@@ -212,7 +304,11 @@ def _announce(job: Job, run: RunFolder, model: Any, done: int) -> None:
     )
 
 
-def _stopped(job: Job, run: RunFolder, step: int, received: int | None) -> None:
+def _stopped(job: Job, run: RunFolder, step: int, stop: StopOnRequest) -> None:
+    decided_by_the_first(lambda: _say_how_to_go_on(job, run, step, stop))
+
+
+def _say_how_to_go_on(job: Job, run: RunFolder, step: int, stop: StopOnRequest) -> None:
     run.update(status="stopped", stopped_at=step)
     command = shlex.join(
         [
@@ -225,20 +321,25 @@ def _stopped(job: Job, run: RunFolder, step: int, received: int | None) -> None:
             "--resume",
         ]
     )
-    raise Interrupted(
-        f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {command}",
-        received or 0,
-    )
+    message = f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {command}"
+    if stop.received is None:
+        raise TimeIsUp(message)
+    raise Interrupted(message, stop.received)
 
 
-def _finish(job: Job, run: RunFolder, model: Any) -> None:
+def _finish(job: Job, run: RunFolder, trainer: PretrainingTrainer) -> None:
     aside = run.path / ".model"
-    model.save_pretrained(str(aside))
+    trainer.save_model(str(aside))  # all processes: each has its part
+    decided_by_the_first(lambda: _finished(job, run, aside))
+    say(f"finished: {run.path}\nencoder:  {run.encoder}")
+
+
+def _finished(job: Job, run: RunFolder, aside: Path) -> None:
     copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)
+    seal(aside)
     if run.model.exists():  # a crash after the last step, before the run was marked finished
         shutil.rmtree(run.model)
-    aside.rename(run.model)
+    move_sealed(aside, run.model)
     run.update(tokens=job.steps * job.batch_tokens, flops=job.steps * job.batch_flops)
     export(run.path, out=run.encoder, overwrite=True)
     run.update(status="finished")
-    say(f"finished: {run.path}\nencoder:  {run.encoder}")
