@@ -9,6 +9,7 @@ from typing import Any
 from latemask.card import model_card
 from latemask.console import say
 from latemask.errors import UserError
+from latemask.files import replace_folder
 from latemask.model import load_model
 from latemask.model.load import is_ours
 from latemask.run_folder import RunFolder
@@ -34,9 +35,7 @@ def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    if out.exists():
-        shutil.rmtree(out)
-    aside.rename(out)
+    replace_folder(aside, out)
     if source.parent == folder.checkpoints:
         say(f"the run is not finished: exported its checkpoint {source.name}")
     return out

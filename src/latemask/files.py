@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,31 @@ def write_text_atomically(path: Path, text: str) -> None:
 def write_json_atomically(path: Path, value: Any) -> None:
     """Write JSON the way `write_text_atomically` writes text."""
     write_text_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put a finished folder in the place of another, or of none; nobody finds half of either."""
+    remove_folder(target)
+    new.rename(target)
+    sync(target.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder: first its name, then what is in it."""
+    doomed = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(doomed, ignore_errors=True)  # of one that was interrupted here
+    if folder.exists():
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
 
 
 def exclusive_lock(file: Path, busy: str) -> FileLock:

@@ -92,9 +92,8 @@ class RunFolder:
 
     def start(self, recipe: Recipe, data: dict[str, Any], overwrite: bool) -> None:
         """Begin a new run here, or say why not."""
-        if self._occupied():
+        if self._occupied() or self._cleared.exists():
             self._refuse_or_clear(overwrite)
-        write_text_atomically(self.recipe_file, dump_recipe(recipe))
         packages = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "numpy")
         write_json_atomically(
             self.path / "run.json",
@@ -105,6 +104,7 @@ class RunFolder:
                 "versions": {"python": sys.version.split()[0], **{name: version(name) for name in packages}},
             },
         )
+        write_text_atomically(self.recipe_file, dump_recipe(recipe))  # last: from here on there is a run
 
     def check_same(self, recipe: Recipe, data: dict[str, Any]) -> None:
         """Refuse to go on with another recipe or other data than the run began with."""
@@ -194,21 +194,32 @@ class RunFolder:
             rows.append(row)
         return rows
 
+    @property
+    def _cleared(self) -> Path:
+        """A mark that the rest of the folder is to be removed, and nobody needs to be asked."""
+        return self.path / ".cleared"
+
     def _occupied(self) -> bool:
-        return self.path.is_dir() and any(path.name != ".lock" for path in self.path.iterdir())
+        """Whether somebody's files are here; not our lock, nor what a start that was killed left."""
+        if not self.path.is_dir() or self._cleared.exists():
+            return False
+        return any(path.name != "run.json" and not path.name.startswith(".") for path in self.path.iterdir())
 
     def _refuse_or_clear(self, overwrite: bool) -> None:
-        if not overwrite:
+        if not overwrite and not self._cleared.exists():
             raise UserError(
                 f"{self.path} already holds a finished run; choose another --out, or pass --overwrite"
                 if self.is_finished()
                 else f"{self.path} holds an unfinished run; pass --resume to go on or --overwrite to start again"
             )
+        if self.recipe_file.exists():
+            self.recipe_file.replace(self._cleared)
         for path in self.path.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
-            elif path.name != ".lock":
+            elif path.name not in (".lock", self._cleared.name):
                 path.unlink()
+        self._cleared.unlink(missing_ok=True)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from latemask.files import sha256_of, write_text_atomically
+from latemask.files import sha256_of, sync, write_text_atomically
 
 MANIFEST = "manifest.json"
 
@@ -20,17 +19,11 @@ def seal(folder: Path) -> None:
     """Bring every file of a folder to the disk, and write down what they are."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     for path in paths:
-        _sync(path)
+        sync(path)
     files = {str(path.relative_to(folder)): [path.stat().st_size, sha256_of(path)] for path in paths}
     write_text_atomically(folder / MANIFEST, _written(files))
     for inner in {path.parent for path in paths} | {folder}:
-        _sync(inner)
-
-
-def move_sealed(folder: Path, target: Path) -> None:
-    """Rename a sealed folder; after a power cut it is at one place or at the other."""
-    folder.rename(target)
-    _sync(target.parent)
+        sync(inner)
 
 
 def damage(folder: Path) -> str | None:
@@ -63,11 +56,3 @@ def _read(manifest: Path) -> dict[str, Any] | None:
         return files if text == _written(files) else None
     except (ValueError, LookupError, TypeError):
         return None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

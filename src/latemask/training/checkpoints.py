@@ -12,9 +12,9 @@ from typing import Any
 
 from latemask.console import say
 from latemask.errors import UserError
-from latemask.files import write_json_atomically
+from latemask.files import remove_folder, replace_folder, write_json_atomically
 from latemask.run_folder import RunFolder, step_of
-from latemask.sealed import damage, move_sealed, seal
+from latemask.sealed import damage, seal
 
 PROGRESS = "progress.json"
 
@@ -41,18 +41,11 @@ class CheckpointWriter:
         write_json_atomically(written / PROGRESS, progress)
         self.run.sync_metrics()  # the lines up to here must not be lost when the checkpoint is not
         seal(written)
-        self._remove(target)  # of a run that was set back
-        move_sealed(written, target)
+        replace_folder(written, target)  # one may be there, of a run that was set back
         for number, old in enumerate(self.run.all_checkpoints()):
             if step_of(old) > step or number >= self.keep:
-                self._remove(old)
+                remove_folder(old)
         shutil.rmtree(self.aside)
-
-    def _remove(self, checkpoint: Path) -> None:
-        if checkpoint.exists():
-            doomed = checkpoint.with_name(f".{checkpoint.name}")
-            checkpoint.rename(doomed)  # half of a checkpoint must not be found
-            shutil.rmtree(doomed)
 
 
 def read_progress(checkpoint: Path) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from latemask.budget import planned_steps, sequence_flops, with_budget
 from latemask.console import say
 from latemask.errors import Interrupted, TimeIsUp, UserError
 from latemask.exporting import export
+from latemask.files import replace_folder
 from latemask.masking import COLLATORS, SampleDataset
 from latemask.model import build_model, complete_recipe
-from latemask.processes import decided_by_the_first, is_first, join
+from latemask.processes import decided_by_the_first, is_first, join, world_size
 from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder, step_of
-from latemask.sealed import move_sealed, seal
+from latemask.sealed import seal
 from latemask.text import Mixture
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
 from latemask.training.allocator import keep_freed_memory
@@ -310,8 +311,10 @@ def _stopped(job: Job, run: RunFolder, step: int, stop: StopOnRequest) -> None:
 
 def _say_how_to_go_on(job: Job, run: RunFolder, step: int, stop: StopOnRequest) -> None:
     run.update(status="stopped", stopped_at=step)
+    several = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m"]
     command = shlex.join(
         [
+            *(several if world_size() > 1 else []),
             "latemask",
             "pretrain",
             str(run.recipe_file),
@@ -329,6 +332,8 @@ def _say_how_to_go_on(job: Job, run: RunFolder, step: int, stop: StopOnRequest) 
 
 def _finish(job: Job, run: RunFolder, trainer: PretrainingTrainer) -> None:
     aside = run.path / ".model"
+    if is_first():
+        shutil.rmtree(aside, ignore_errors=True)
     trainer.save_model(str(aside))  # all processes: each has its part
     decided_by_the_first(lambda: _finished(job, run, aside))
     say(f"finished: {run.path}\nencoder:  {run.encoder}")
@@ -337,9 +342,7 @@ def _finish(job: Job, run: RunFolder, trainer: PretrainingTrainer) -> None:
 def _finished(job: Job, run: RunFolder, aside: Path) -> None:
     copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)
     seal(aside)
-    if run.model.exists():  # a crash after the last step, before the run was marked finished
-        shutil.rmtree(run.model)
-    move_sealed(aside, run.model)
+    replace_folder(aside, run.model)  # one may be there: a crash before the run was marked finished
     run.update(tokens=job.steps * job.batch_tokens, flops=job.steps * job.batch_flops)
     export(run.path, out=run.encoder, overwrite=True)
     run.update(status="finished")
