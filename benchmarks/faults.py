@@ -52,7 +52,7 @@ def train(recipe: Recipe, data: Path, out: Path, resume: bool) -> None:
     """Be the process that is killed."""
     import torch
 
-    from latemask.errors import UserError
+    from latemask.errors import Interrupted, UserError
     from latemask.training import pretrain
 
     torch.set_num_threads(1)
@@ -60,7 +60,8 @@ def train(recipe: Recipe, data: Path, out: Path, resume: bool) -> None:
         try:
             pretrain(recipe, data=data, out=out, resume=resume)
         except UserError as error:
-            print(f"{out.name}: {error}", file=sys.__stderr__)
+            if not isinstance(error, Interrupted):
+                print(f"{out.name}: {error}", file=sys.__stderr__)
             sys.exit(error.exit_code)
 
 

@@ -93,7 +93,8 @@ def _machine_message(error: Exception) -> str | None:
         )
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}"
+        said = str(error.strerror or error).strip().splitlines()
+        return f"{where}{said[-1] if said else type(error).__name__}"  # a loader's process sends its whole traceback
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):  # as torch says it
         return (
             "out of memory; take a smaller encoder, or lower train.micro_batch_size (pretrain: the rest accumulates) "

@@ -16,7 +16,7 @@ _console = Console(stderr=True, highlight=False, soft_wrap=True)
 def say(message: str) -> None:
     """Print one line for the user; of several processes the first talks."""
     if is_first():
-        _console.print(message, markup=False)
+        _console.print("\n".join(printable(line) for line in message.split("\n")), markup=False)
 
 
 def is_interactive() -> bool:

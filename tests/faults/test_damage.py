@@ -1,0 +1,112 @@
+"""Every file, harmed in every way: noticed, named, and passed over or refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from benchmarks.faults import RECIPE, log_lines, same_end
+
+from latemask import UserError, pretrain
+from latemask.errors import TimeIsUp
+from latemask.run_folder import RunFolder
+from latemask.text import Mixture
+from latemask.training.checkpoints import checkpoint_to_resume
+
+HARM = {
+    "cut": lambda content: content[: len(content) // 2],
+    "emptied": lambda content: b"",
+    "zeroed": lambda content: bytes(len(content)),
+    "first bit": lambda content: bytes([content[0] ^ 1]) + content[1:],
+    "middle bit": lambda content: (
+        content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 16]) + content[len(content) // 2 + 1 :]
+    ),
+    "last bit": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "longer": lambda content: content + b"\0",
+    "gone": None,
+}
+
+
+def do_harm(path: Path, harm: str) -> None:
+    change = HARM[harm]
+    content = path.read_bytes()
+    path.unlink()
+    if change is not None:
+        path.write_bytes(change(content))
+
+
+@pytest.fixture(scope="module")
+def stopped(data, tmp_path_factory) -> RunFolder:
+    """A run that was stopped, with two checkpoints: the last one harmed in many ways."""
+    run = RunFolder(tmp_path_factory.mktemp("stopped") / "run")
+    pretrain(RECIPE, data=data.folder, out=run.path)
+    run.update(status="running")
+    assert len(run.all_checkpoints()) == 2
+    return run
+
+
+@pytest.fixture
+def copy(stopped, tmp_path) -> RunFolder:
+    shutil.copytree(stopped.path, tmp_path / "run")
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_any_file_of_the_newest_checkpoint(copy, harm, capsys):
+    newest, before = copy.all_checkpoints()
+    for path in sorted(newest.rglob("*")):
+        kept = path.read_bytes()
+        do_harm(path, harm)
+        assert checkpoint_to_resume(copy) == before, path
+        assert f"{path} is {'missing' if harm == 'gone' else 'damaged'}; passing over {newest.name}" in (
+            capsys.readouterr().err.replace("\n", "")
+        )
+        path.write_bytes(kept)
+    assert checkpoint_to_resume(copy) == newest
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_and_ends_the_same(copy, stopped, data):
+    newest, _ = copy.all_checkpoints()
+    do_harm(newest / "optimizer.pt", "middle bit")
+    shutil.rmtree(copy.model)
+    pretrain(RECIPE, data=data.folder, out=copy.path, resume=True)
+    assert same_end(copy, stopped)
+    assert [row["step"] for row in log_lines(copy)] == [row["step"] for row in log_lines(stopped)]
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_any_file_of_the_data(data, tmp_path, harm):
+    folder = tmp_path / "data"
+    shutil.copytree(data.folder, folder)
+    for name in json.loads((folder / "manifest.json").read_text())["files"]:
+        path = folder / name
+        kept = path.read_bytes()
+        do_harm(path, harm)
+        with pytest.raises(UserError) as refused:
+            Mixture.open(folder)
+        assert str(path) in str(refused.value)
+        path.write_bytes(kept)
+    Mixture.open(folder)
+
+
+def test_no_pickle_is_left_in_a_checkpoint_or_a_model(stopped):
+    assert not list(stopped.path.rglob("*.bin"))
+
+
+def test_the_last_good_checkpoint_stays_until_the_next_is_whole(data, tmp_path, monkeypatch):
+    """One checkpoint is kept; writing the next fails at its last moment, and the old one is still there."""
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(TimeIsUp):
+        pretrain(RECIPE, data=data.folder, out=run.path, stop_after="0s")
+    (good,) = run.all_checkpoints()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("latemask.training.checkpoints.seal", fail)
+    with pytest.raises(OSError, match="No space left"):
+        pretrain(RECIPE, data=data.folder, out=run.path, resume=True)
+    assert run.all_checkpoints() == [good]
+    monkeypatch.undo()
+    assert pretrain(RECIPE, data=data.folder, out=run.path, resume=True).is_finished()
+    assert not (run.checkpoints / ".writing").exists()

@@ -1,0 +1,139 @@
+"""Several processes on gloo: the same samples and losses for any number of them, sharded or not, and across resumes."""
+
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.faults import RECIPE, log_lines
+
+from latemask.recipe import BudgetRecipe, EncoderRecipe, Recipe, dump_recipe
+from latemask.run_folder import RunFolder
+
+STEPS = 20
+BASE = replace(
+    RECIPE,
+    encoder=EncoderRecipe(layers=3, width=32, heads=2),
+    train=replace(RECIPE.train, log_every=1),
+    budget=BudgetRecipe(steps=STEPS),
+)
+
+
+def process(
+    rank: int, world: int, port: int, recipe: Recipe, data: Path, out: Path, options: dict, error: Path
+) -> None:
+    """One of several, as torchrun starts it."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        HF_HUB_OFFLINE="1",
+        TRANSFORMERS_VERBOSITY="error",
+    )
+    import torch
+
+    from latemask import UserError
+    from latemask.training import pretrain
+
+    torch.set_num_threads(1)
+    try:
+        pretrain(recipe, data=data, out=out, **options)
+    except UserError as refused:
+        error.write_text(str(refused))
+        sys.exit(refused.exit_code)
+
+
+def run_with(world: int, recipe: Recipe, data, out: Path, **options) -> list[int]:
+    """Let so many processes do a run; return their exit codes."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["latemask.training.pretraining"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [
+        context.Process(
+            target=process,
+            args=(rank, world, port, recipe, data.folder, out, options, out.with_name(f"{out.name}-{rank}.txt")),
+        )
+        for rank in range(world)
+    ]
+    for one in processes:
+        one.start()
+    for one in processes:
+        one.join(120)
+    return [one.exitcode for one in processes]
+
+
+def training(**changes) -> Recipe:
+    return replace(BASE, train=replace(BASE.train, **changes))
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory) -> RunFolder:
+    """One process with four rows."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    assert run_with(1, BASE, data, out) == [0]
+    return RunFolder(out)
+
+
+def assert_same_losses(out: Path, alone: RunFolder) -> None:
+    ours, theirs = log_lines(RunFolder(out)), log_lines(alone)
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+    for key in ("loss", "eval_loss"):
+        found = [row[key] for row in ours if key in row]
+        assert found == pytest.approx([row[key] for row in theirs if key in row], abs=1e-5)
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP"])
+@pytest.mark.parametrize("micro", [None, 1], ids=["2 x 2", "2 x 1, accumulated twice"])
+def test_two_processes_learn_what_one_does(data, tmp_path, alone, sharded, micro):
+    recipe = training(sharded=sharded, micro_batch_size=micro)
+    assert run_with(2, recipe, data, tmp_path / "run") == [0, 0]
+    assert_same_losses(tmp_path / "run", alone)
+    assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP"])
+def test_a_run_may_go_on_with_another_number_of_processes(data, tmp_path, alone, sharded):
+    recipe, out = training(sharded=sharded), tmp_path / "run"
+    assert run_with(2, recipe, data, out, stop_after="0s") == [75, 75]
+    assert run_with(1, recipe, data, out, resume=True, stop_after="0s") == [75]
+    assert RunFolder(out).last_checkpoint().name == "checkpoint-2"
+    assert run_with(2, recipe, data, out, resume=True) == [0, 0]
+    assert_same_losses(out, alone)
+
+
+@pytest.mark.parametrize("join", ["self", "cross", "cross-only"])
+def test_every_kind_takes_part_with_every_weight(data, tmp_path, join):
+    """DDP is told that no weight is ever unused."""
+    recipe = replace(BASE, join=replace(BASE.join, kind=join), budget=BudgetRecipe(steps=2))
+    assert run_with(2, recipe, data, tmp_path / "run") == [0, 0]
+
+
+def test_what_the_first_refuses_ends_all_and_is_said_once(data, tmp_path, alone):
+    codes = run_with(2, BASE, data, alone.path)
+    assert codes == [2, 2]
+    first, second = (alone.path.with_name(f"run-{rank}.txt").read_text() for rank in (0, 1))
+    assert "already holds a finished run" in first
+    assert second == ""
+
+
+def test_torchrun_starts_it_and_a_bad_batch_is_a_clear_line(data, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(dump_recipe(training(batch_size=3)))
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "latemask", "pretrain", str(recipe)]
+    words += ["--data", str(data.folder), "--out", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "latemask: train.batch_size 3 does not split into 2 process(es)" in done.stderr
+    recipe.write_text(dump_recipe(replace(BASE, budget=BudgetRecipe(steps=2))))
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.count("finished:") == 1
