@@ -21,7 +21,7 @@ from typing import Any
 from latemask import __version__
 from latemask.console import printable
 from latemask.errors import SaidByTheFirst, UserError, nearest
-from latemask.processes import is_first, rank
+from latemask.processes import is_first, rank, world_size
 from latemask.recipe import Recipe, load_recipe, plain_type_error
 
 
@@ -40,6 +40,8 @@ class Verb:
 
 # As the system, safetensors and torch.save say it; the latter two raise no OSError.
 _DISK_FULL = ("no space left on device", "file write failed", "inline_container.cc")
+# As gloo and NCCL say that they lost somebody.
+_PEER_LOST = ("connection closed", "connection reset", "broken pipe", "gloo", "nccl", "socket", "watchdog")
 
 VERBS = {
     "demo": Verb("latemask.demonstrating:demo", "the whole job on text already on this machine, in minutes"),
@@ -95,6 +97,8 @@ def _machine_message(error: Exception) -> str | None:
         where = f"{error.filename}: " if error.filename else ""
         said = str(error.strerror or error).strip().splitlines()
         return f"{where}{said[-1] if said else type(error).__name__}"  # a loader's process sends its whole traceback
+    if isinstance(error, RuntimeError) and world_size() > 1 and any(sign in text for sign in _PEER_LOST):
+        return "another process of this run ended, and says why; go on from the last checkpoint with --resume"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):  # as torch says it
         return (
             "out of memory; take a smaller encoder, or lower train.micro_batch_size (pretrain: the rest accumulates) "

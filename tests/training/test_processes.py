@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -137,3 +138,47 @@ def test_torchrun_starts_it_and_a_bad_batch_is_a_clear_line(data, tmp_path):
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr.count("finished:") == 1
+
+
+FAILING = """
+import os, sys
+from latemask.cli import main
+from latemask.training.callbacks import StepRandomness
+
+def vanish(self, args, state, control, **_):
+    if os.environ["RANK"] == "1" and state.global_step == 5:
+        raise FileNotFoundError(2, "No such file or directory", "/data/0007.ds")
+
+StepRandomness.on_step_begin = vanish
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_error_in_one_process_ends_all_with_its_message(data, tmp_path):
+    script, recipe, run = tmp_path / "failing.py", tmp_path / "recipe.yaml", RunFolder(tmp_path / "run")
+    script.write_text(FAILING)
+    recipe.write_text(dump_recipe(BASE))
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "pretrain", str(recipe)]
+    words += ["--data", str(data.folder), "--out", str(run.path)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "latemask (process 1): /data/0007.ds: No such file or directory" in done.stderr
+    assert "[rank0]: Traceback" not in done.stderr
+    assert run.last_checkpoint().name == "checkpoint-4"
+
+
+def test_one_signal_stops_all_after_the_same_step_with_a_checkpoint(data, tmp_path):
+    recipe, run = tmp_path / "recipe.yaml", RunFolder(tmp_path / "run")
+    recipe.write_text(dump_recipe(replace(BASE, budget=BudgetRecipe(steps=100_000))))
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "latemask", "pretrain", str(recipe)]
+    words += ["--data", str(data.folder), "--out", str(run.path)]
+    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as several:
+        for line in several.stderr:
+            if line.startswith("step 10/"):
+                several.send_signal(signal.SIGTERM)
+                break
+        said = several.stderr.read()
+        several.wait(60)
+    assert "checkpoint saved. Go on with:" in said
+    assert "torchrun --nproc-per-node 2 -m latemask pretrain" in said
+    assert run.record["stopped_at"] == int(run.last_checkpoint().name.split("-")[1]) >= 10
