@@ -38,6 +38,11 @@ def write_json_atomically(path: Path, value: Any) -> None:
     write_text_atomically(path, json.dumps(value, indent=2) + "\n")
 
 
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, however it is laid out in a file."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def sync(path: Path) -> None:
     """Bring a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)

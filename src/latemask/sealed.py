@@ -5,12 +5,11 @@ What was torn, cut, zeroed or changed by a single bit is noticed and named; the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from latemask.files import sha256_of, sync, write_text_atomically
+from latemask.files import json_digest, sha256_of, sync, write_text_atomically
 
 MANIFEST = "manifest.json"
 
@@ -44,8 +43,7 @@ def damage(folder: Path) -> str | None:
 
 
 def _written(files: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    return json.dumps({"files": files, "sha256": digest}, indent=2) + "\n"
+    return json.dumps({"files": files, "sha256": json_digest(files)}, indent=2) + "\n"
 
 
 def _read(manifest: Path) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from latemask.errors import Interrupted, UserError
-from latemask.files import sha256_of
+from latemask.files import json_digest, sha256_of
 from latemask.text import PreparedData, prepare
 from latemask.text.finishing import Finish
 from latemask.text.workplace import Workplace
@@ -246,6 +246,16 @@ def test_damage_to_any_file_is_noticed_and_named(data, tmp_path, harm):
             PreparedData.open(copy)
 
 
+def test_a_single_changed_number_in_the_manifest_is_noticed(data, tmp_path):
+    shutil.copytree(data.folder, tmp_path / "copy")
+    manifest = tmp_path / "copy" / "manifest.json"
+    record = json.loads(manifest.read_text())
+    record["splits"]["train"]["documents"] += 1
+    manifest.write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+        PreparedData.open(tmp_path / "copy")
+
+
 def test_a_torn_manifest_is_one_clear_line(data, tmp_path):
     shutil.copytree(data.folder, tmp_path / "copy")
     manifest = tmp_path / "copy" / "manifest.json"
@@ -302,8 +312,10 @@ def test_overwrite_repairs_a_damaged_folder(tmp_path, text, harm):
 def test_a_manifest_that_prepare_would_not_write_is_refused(data, tmp_path, edit):
     shutil.copytree(data.folder, tmp_path / "copy")
     manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
+    del manifest["sha256"]
     edit(manifest)
-    (tmp_path / "copy" / "manifest.json").write_text(json.dumps(manifest))
+    signed = {**manifest, "sha256": json_digest(manifest)}  # not damaged: made by somebody else
+    (tmp_path / "copy" / "manifest.json").write_text(json.dumps(signed))
     with pytest.raises(UserError, match=r"manifest\.json is damaged"):
         PreparedData.open(tmp_path / "copy")
 

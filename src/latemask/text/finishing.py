@@ -14,7 +14,7 @@ from datatrove.pipeline.base import PipelineStep
 from latemask import __version__
 from latemask.console import say
 from latemask.errors import UserError
-from latemask.files import sha256_of, write_json_atomically
+from latemask.files import json_digest, sha256_of, write_json_atomically
 from latemask.text.prepared import FORMAT, MANIFEST, PreparedData
 from latemask.text.reading import Problems
 from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name
@@ -156,7 +156,7 @@ def write_manifest(out: Path, *, files: dict[str, Any], **entries: Any) -> Prepa
         "files": {**files, **{name: file_record(out / name) for name in names}},
         "versions": versions(),
     }
-    write_json_atomically(out / MANIFEST, manifest)
+    write_json_atomically(out / MANIFEST, {**manifest, "sha256": json_digest(manifest)})
     return PreparedData.open(out, verify=False)
 
 

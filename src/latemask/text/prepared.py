@@ -1,6 +1,6 @@
 """A prepared data folder: what is in it, whether it is whole, and its rows.
 
-DIR/manifest.json     counts, settings, versions, a checksum for every file; written last
+DIR/manifest.json     counts, settings, versions, a checksum for every file and of itself; written last
 DIR/tokenizer/        a Hugging Face tokenizer
 DIR/train/*.ds        token shards with their .index
 DIR/validation/*.ds
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from latemask.errors import UserError
-from latemask.files import sha256_of
+from latemask.files import json_digest, sha256_of
 from latemask.text.rows import Shard, TokenRows
 from latemask.text.shards import SPLITS
 from latemask.text.tokenizer import Vocabulary, load_tokenizer
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = json.loads(path.read_text("utf-8"))
         found = manifest["format"]
         if found == FORMAT:
+            if manifest.pop("sha256") != json_digest(manifest):
+                raise ValueError
             _check_shape(manifest)
     except (ValueError, LookupError, TypeError, AttributeError, OSError):
         raise UserError(f"{path} is damaged; prepare the data again (--overwrite)") from None
