@@ -36,6 +36,7 @@ KINDS = ("inside", "self", "cross", "cross-only")
 WARM_UP = 2
 TURN_SECONDS = 3.0  # of the slowest: a small model's step alone would be timed with another's data in the caches
 PAIR = 3  # times more rounds for the Trainer against the bare loop: a few percent drown in the noise of a few rounds
+CHECKPOINT_EVERY = 200  # steps, in checkpoint_share: written, synced, sealed with checksums, renamed
 MANY = 10_000  # steps; the benchmark ends before
 SIZES = {
     "base": EncoderRecipe(family="roberta", layers=12, width=768, heads=12, vocab_size=50265),
@@ -80,6 +81,7 @@ def contenders(recipe: Recipe) -> dict[str, Contender]:
         Contender("early", "trainer", early),
         Contender("late", "trainer", recipe),
         Contender("late-bare", "bare", recipe),
+        Contender("late-saving", "trainer", replace(recipe, train=replace(recipe.train, save_every=1))),
     ]
     for kind in KINDS:
         if kind != recipe.join.kind:
@@ -359,15 +361,21 @@ def main() -> None:
     table = {**dict(rows_of(first, found)), **dict(rows_of(pair, paired))}  # late: from where it had more rounds
     over_inside = {}
     if not arguments.no_kinds:
-        second = [contender for name, contender in every.items() if name not in ("hf", "early", "late-bare")]
+        others = ("hf", "early", "late-bare", "late-saving")
+        second = [contender for name, contender in every.items() if name not in others]
         kinds = alternate(second, arguments.repeats, arguments.threads, watch)
         table |= {name: row for name, row in rows_of(second, kinds) if name != "late"}
         over_inside = {name: ratio(kinds.seconds[name], kinds.seconds["late"]) for name in kinds.seconds}
+    saving = alternate([every["late"], every["late-saving"]], arguments.repeats, arguments.threads, watch)
     larger = contenders(recipe_of(arguments.size, arguments.memory_batch))
     memory = measured_memory([larger["hf"], larger["late"]], arguments.threads, watch)
 
     late_over_hf, late_over_early = (ratio(found.seconds["late"], found.seconds[name]) for name in ("hf", "early"))
     trainer_over_bare = ratio(paired.seconds["late"], paired.seconds["late-bare"])
+    a_checkpoint = statistics.median(
+        slow - fast for slow, fast in zip(saving.seconds["late-saving"], saving.seconds["late"], strict=True)
+    )
+    between = CHECKPOINT_EVERY * statistics.median(saving.seconds["late"])
     result = {
         **vars(arguments),
         "late_over_hf": late_over_hf["median"],
@@ -375,6 +383,8 @@ def main() -> None:
         "flops_late_over_early": round(every["late"].flops / every["early"].flops, 3),
         "flops_late_over_hf": round(every["late"].flops / every["hf"].flops, 3),
         "trainer_over_bare": trainer_over_bare["median"],
+        "checkpoint_seconds": round(a_checkpoint, 3),
+        "checkpoint_share": round(a_checkpoint / between, 5),
         "peak_share": table["late"]["peak_share"],
         "memory_over_hf": round(memory["late"] / memory["hf"], 3),
         "ranges": {

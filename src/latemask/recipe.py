@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 
@@ -373,6 +373,8 @@ def _refuse_unknown(tree: Any, section: type, where: str, prefix: str = "") -> N
             raise UserError(f"{where}: unknown key '{prefix}{key}'{nearest(f'{prefix}{key}', valid)}")
         if is_dataclass(types[key]) and isinstance(types[key], type):
             _refuse_unknown(value, types[key], where, f"{prefix}{key}.")
+        elif value is None and type(None) not in get_args(types[key]):
+            raise UserError(f"{where}: {prefix}{key} must not be null; leave the key out for its default")
 
 
 def _instantiate(tree: dict[str, Any], where: str) -> Recipe:
