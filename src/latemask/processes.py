@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from latemask.errors import SaidByTheFirst, UserError
+
+_PATIENCE = timedelta(hours=3)  # the first may have to read a terabyte for its checksums
 
 
 def rank() -> int:
@@ -34,7 +37,7 @@ def join() -> None:
     import torch
     from accelerate import PartialState
 
-    PartialState(cpu=not torch.accelerator.is_available())
+    PartialState(cpu=not torch.accelerator.is_available(), timeout=_PATIENCE)
 
 
 def decided_by_the_first(decide: Callable[[], Any]) -> Any:

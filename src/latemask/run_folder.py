@@ -26,6 +26,7 @@ from latemask.console import say
 from latemask.errors import UserError
 from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
 from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
+from latemask.sealed import MANIFEST as SEAL
 from latemask.sealed import damage
 
 _SHAPE = ("objective", "length", "encoder.", "join.")
@@ -146,6 +147,8 @@ class RunFolder:
     def newest_model(self) -> Path:
         """Return the folder of the final model or, while there is none, of the last checkpoint."""
         if (self.model / "config.json").is_file():
+            if (self.model / SEAL).is_file() and (problem := damage(self.model)):
+                raise UserError(f"{problem}; --resume writes it again from the last checkpoint")
             return self.model
         if self.model.is_dir():
             raise UserError(f"{self.model / 'config.json'} is missing")
@@ -169,10 +172,13 @@ class RunFolder:
         return self.record.get("status") == "finished"
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop log lines that a resumed run will write again."""
+        """Drop log lines that a resumed run will write again, and what a crash or a bad disk made of others."""
         if not self.metrics_file.is_file():
             return
-        kept = [row for row in self.metrics() if row["step"] <= step]
+        *lines, last = self._metric_rows() or [None]
+        if damaged := sum(row is None for row in lines):
+            say(f"{self.metrics_file}: {damaged} damaged line(s) left out")
+        kept = [row for row in (*lines, last) if row is not None and row["step"] <= step]
         write_text_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def sync_metrics(self) -> None:
@@ -182,17 +188,13 @@ class RunFolder:
                 os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the log lines; a last line torn by a crash is left out."""
-        rows = []
-        for line in self.metrics_file.read_text("utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                break
-            rows.append(row)
-        return rows
+        """Return the log lines; one torn by a crash is left out."""
+        return [row for row in self._metric_rows() if row is not None]
+
+    def _metric_rows(self) -> list[dict[str, Any] | None]:
+        """Return every line of the log; None for one that is none of ours."""
+        text = self.metrics_file.read_text("utf-8", errors="replace")
+        return [_metric_row(line) for line in text.split("\n") if line]
 
     @property
     def _cleared(self) -> Path:
@@ -225,3 +227,14 @@ class RunFolder:
 def step_of(checkpoint: Path) -> int:
     """Return the step after which a checkpoint was written."""
     return int(checkpoint.name.split("-")[1])
+
+
+def _metric_row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    is_ours = (
+        isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("seconds"), (int, float))
+    )
+    return row if is_ours else None

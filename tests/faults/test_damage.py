@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.faults import RECIPE, log_lines, same_end
 
-from latemask import UserError, pretrain
+from latemask import UserError, export, pretrain
 from latemask.errors import TimeIsUp
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
@@ -110,3 +110,32 @@ def test_the_last_good_checkpoint_stays_until_the_next_is_whole(data, tmp_path, 
     monkeypatch.undo()
     assert pretrain(RECIPE, data=data.folder, out=run.path, resume=True).is_finished()
     assert not (run.checkpoints / ".writing").exists()
+
+
+def test_a_damaged_model_of_a_finished_run_is_named_and_written_again(data, tmp_path, capsys):
+    run = pretrain(RECIPE, data=data.folder, out=tmp_path / "run")
+    weights = run.model / "model.safetensors"
+    whole = weights.read_bytes()
+    do_harm(weights, "middle bit")
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged; --resume writes it again"):
+        export(run.path, out=tmp_path / "encoder")
+    pretrain(RECIPE, data=data.folder, out=run.path, resume=True)
+    assert weights.read_bytes() == whole
+    assert "is damaged; writing the model again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [(b'{"step": 5, "lo', ""), (b"\x00\x00\xff\n", "1 damaged line(s) left out"), (b"[]\n", "1 damaged line(s)")],
+    ids=["torn at the end", "garbage in the middle", "not ours"],
+)
+def test_a_damaged_log_loses_no_other_line(copy, stopped, data, line, said, capsys):
+    """The run goes on from step 40, so every good line stays, and none comes twice."""
+    content = copy.metrics_file.read_bytes()
+    middle = content.index(b"\n") + 1
+    copy.metrics_file.write_bytes(
+        content[:middle] + line + content[middle:] if line.endswith(b"\n") else content + line
+    )
+    pretrain(RECIPE, data=data.folder, out=copy.path, resume=True)
+    assert log_lines(copy) == log_lines(stopped)
+    assert said in capsys.readouterr().err

@@ -26,7 +26,7 @@ from latemask.model import build_model, complete_recipe
 from latemask.processes import decided_by_the_first, is_first, join, world_size
 from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder, step_of
-from latemask.sealed import seal
+from latemask.sealed import damage, seal
 from latemask.text import Mixture
 from latemask.text.tokenizer import copy_tokenizer, load_tokenizer
 from latemask.training.allocator import keep_freed_memory
@@ -208,8 +208,11 @@ def _begun(job: Job, run: RunFolder, wishes: _Wishes) -> str:
         return _READY
     if run.is_finished():
         run.check_same(job.recipe, job.data.record)
-        say(f"{run.path} is finished already: nothing to do")
-        return _FINISHED
+        problem = damage(run.model)
+        if problem is None:
+            say(f"{run.path} is finished already: nothing to do")
+            return _FINISHED
+        say(f"{problem}; writing the model again")
     run.go_on(job.recipe, job.data.record, wishes.allow_changes)
     return _READY
 
