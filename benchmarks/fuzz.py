@@ -210,7 +210,8 @@ class Cases:
         path = self.folder / "fuzzed.yaml"
         recipe = load_recipe(path)
         encoder, train = recipe.encoder, recipe.train
-        size = encoder.layers * encoder.width**2 + recipe.length * train.batch_size * encoder.width
+        tables = (encoder.vocab_size or 0) + (encoder.max_length or 0) + encoder.layers * (encoder.ffn_width or 0)
+        size = (tables + encoder.layers * encoder.width + recipe.length * train.batch_size) * encoder.width
         if number % 10 or size > 10**7 or encoder.init or train.workers or train.eval_rows > 10**4:
             return None
         words = self._train(self.data)
