@@ -211,8 +211,9 @@ class Cases:
         recipe = load_recipe(path)
         encoder, train = recipe.encoder, recipe.train
         tables = (encoder.vocab_size or 0) + (encoder.max_length or 0) + encoder.layers * (encoder.ffn_width or 0)
-        size = (tables + encoder.layers * encoder.width + recipe.length * train.batch_size) * encoder.width
-        if number % 10 or size > 10**7 or encoder.init or train.workers or train.eval_rows > 10**4:
+        rows = train.batch_size + train.eval_rows
+        size = (tables + encoder.layers * (encoder.width + recipe.length * rows)) * encoder.width
+        if number % 10 or size > 10**7 or encoder.init or train.workers:
             return None
         words = self._train(self.data)
         return [words[0], str(path), *words[2:]]

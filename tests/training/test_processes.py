@@ -99,6 +99,8 @@ def test_two_processes_learn_what_one_does(data, tmp_path, alone, sharded, micro
     assert run_with(2, recipe, data, tmp_path / "run") == [0, 0]
     assert_same_losses(tmp_path / "run", alone)
     assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+    record = RunFolder(tmp_path / "run").record
+    assert (record["processes"], record["sharded"]) == (2, sharded)
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP"])

@@ -226,7 +226,7 @@ def _trained(job: Job, run: RunFolder, stop: StopOnRequest, on_nan: str) -> Pret
         set_seed(job.recipe.seed)
         model = build_model(job.recipe, job.data.vocabulary)
         trainer = build_trainer(job, run, model, done, stop, left_out)
-        _announce(job, run, model, done)
+        _announce(job, run, trainer, done)
         try:
             trainer.train(str(checkpoint) if checkpoint else None)
         except NonFinite as error:
@@ -296,11 +296,12 @@ def build_trainer(
     return trainer
 
 
-def _announce(job: Job, run: RunFolder, model: Any, done: int) -> None:
+def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) -> None:
     recipe = job.recipe
-    parameters = sum(weight.numel() for weight in model.encoder.parameters())
+    parameters = sum(weight.numel() for weight in trainer.model.encoder.parameters())
     if is_first():
-        run.update(status="running", steps=job.steps, encoder_parameters=parameters)
+        several = {"processes": world_size(), "sharded": trainer.sharded}
+        run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
         f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
