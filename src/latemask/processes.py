@@ -62,14 +62,14 @@ def decided_by_the_first(decide: Callable[[], Any]) -> Any:
     return value
 
 
-def any_of_all(flag: bool) -> bool:
-    """Whether any process says yes; all of them get the same answer."""
+def largest_of_all(value: float) -> float:
+    """Return the largest of what the processes say; all of them get the same answer."""
     if world_size() == 1:
-        return flag
+        return value
     import torch
     import torch.distributed as dist
 
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    answer = torch.tensor([float(flag)], device=device)
+    answer = torch.tensor([value], device=device)
     dist.all_reduce(answer, dist.ReduceOp.MAX)
-    return bool(answer.item())
+    return float(answer.item())

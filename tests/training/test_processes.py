@@ -42,8 +42,11 @@ def process(
 
     from latemask import UserError
     from latemask.training import pretrain
+    from latemask.training.callbacks import StepRandomness
 
     torch.set_num_threads(1)
+    if options.pop("signals_itself", None) == rank:
+        StepRandomness.on_step_begin = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     try:
         pretrain(recipe, data=data, out=out, **options)
     except UserError as refused:
@@ -111,6 +114,13 @@ def test_a_run_may_go_on_with_another_number_of_processes(data, tmp_path, alone,
     assert RunFolder(out).last_checkpoint().name == "checkpoint-2"
     assert run_with(2, recipe, data, out, resume=True) == [0, 0]
     assert_same_losses(out, alone)
+
+
+def test_a_signal_that_reaches_one_process_stops_all_after_the_same_step(data, tmp_path):
+    assert run_with(2, BASE, data, tmp_path / "run", signals_itself=1) == [143, 143]
+    run = RunFolder(tmp_path / "run")
+    assert run.record["stopped_at"] == 1
+    assert run.last_checkpoint().name == "checkpoint-1"
 
 
 @pytest.mark.parametrize("join", ["self", "cross", "cross-only"])

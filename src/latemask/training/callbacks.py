@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from latemask.console import is_interactive, progress_bar, say
 from latemask.errors import UserError
 from latemask.masking.randomness import key
-from latemask.processes import any_of_all, is_first
+from latemask.processes import is_first, largest_of_all
 from latemask.run_folder import RunFolder
 from latemask.signals import SignalFlag
 
@@ -159,7 +159,10 @@ class StopOnRequest(SignalFlag, TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and stop, all processes after the same step, unless this was the last one anyway."""
-        asked = any_of_all(self.received is not None or time.monotonic() > self.deadline)
+        out_of_time = 0.5 if time.monotonic() > self.deadline else 0.0
+        asked = largest_of_all(float(self.received or out_of_time))
+        if asked >= 1:
+            self.received = int(asked)  # the signal may have reached another process only
         if asked and state.global_step < state.max_steps:
             control.should_save = True
             control.should_training_stop = True
