@@ -99,6 +99,11 @@ def _machine_message(error: Exception) -> str | None:
         return f"{where}{said[-1] if said else type(error).__name__}"  # a loader's process sends its whole traceback
     if isinstance(error, RuntimeError) and world_size() > 1 and any(sign in text for sign in _PEER_LOST):
         return "another process of this run ended, and says why; go on from the last checkpoint with --resume"
+    if isinstance(error, RuntimeError) and "dataloader worker" in text:
+        return (
+            "a process that loads rows (train.workers) was killed, perhaps for want of memory; what was saved is "
+            "intact, go on with --resume"
+        )
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):  # as torch says it
         return (
             "out of memory; take a smaller encoder, or lower train.micro_batch_size (pretrain: the rest accumulates) "

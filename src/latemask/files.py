@@ -63,7 +63,9 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder: first its name, then what is in it."""
     doomed = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(doomed, ignore_errors=True)  # of one that was interrupted here
-    if folder.exists():
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
         folder.rename(doomed)
         shutil.rmtree(doomed)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
 from latemask.sealed import MANIFEST as SEAL
 from latemask.sealed import damage
 
+_CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
+_OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder")
 _SHAPE = ("objective", "length", "encoder.", "join.")
 
 
@@ -70,9 +73,12 @@ class RunFolder:
         if not path.is_file():
             return {}
         try:
-            return dict(json.loads(path.read_text("utf-8")))
-        except (ValueError, TypeError):
+            record = dict(json.loads(path.read_text("utf-8")))
+            dict(record.get("data", {}))
+            list(map(int, record.get("left_out_batches", [])))
+        except (ValueError, TypeError, RecursionError):
             raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
+        return record
 
     def update(self, **changes: Any) -> None:
         """Change entries of run.json."""
@@ -86,9 +92,9 @@ class RunFolder:
         """Say no before anything is made: a file in the way, or nothing to resume."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a run folder")
-        if resume and not self.recipe_file.is_file():
+        if resume and not self._holds_run():
             raise UserError(f"nothing to resume in {self.path}: it holds no run; leave --resume away to start one")
-        if self._occupied() and not self.recipe_file.is_file():
+        if self._occupied() and not self._holds_run():
             raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
 
     def start(self, recipe: Recipe, data: dict[str, Any], overwrite: bool) -> None:
@@ -120,6 +126,11 @@ class RunFolder:
                 "(--allow-changes, if you mean it)"
             )
 
+    def is_changed(self, recipe: Recipe, data: dict[str, Any]) -> bool:
+        """Whether a recipe or data differ from those that the run began with."""
+        same_data = self.record.get("data", {}).get("fingerprint") == data["fingerprint"]
+        return bool(differences(load_recipe(self.recipe_file), recipe)) or not same_data
+
     def go_on(self, recipe: Recipe, data: dict[str, Any], allow_changes: bool) -> None:
         """Let a run go on, with the recipe and the data it began with or, if that is allowed, with others."""
         if not allow_changes:
@@ -136,9 +147,9 @@ class RunFolder:
             self.update(data=data, changes=[*self.record.get("changes", []), changed])
 
     def all_checkpoints(self) -> list[Path]:
-        """Return the checkpoints, newest first, good or not."""
-        found = (path for path in self.checkpoints.glob("checkpoint-*") if path.name.split("-")[1].isdigit())
-        return sorted(found, key=step_of, reverse=True)
+        """Return the checkpoints, newest first, good or not; what somebody else put beside them is not ours."""
+        found = (path for path in self.checkpoints.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name))
+        return sorted((path for path in found if path.is_dir() and not path.is_symlink()), key=step_of, reverse=True)
 
     def last_checkpoint(self) -> Path | None:
         """Return the newest checkpoint that is whole."""
@@ -207,6 +218,10 @@ class RunFolder:
             return False
         return any(path.name != "run.json" and not path.name.startswith(".") for path in self.path.iterdir())
 
+    def _holds_run(self) -> bool:
+        """Both files: a recipe.yaml alone may be the user's own."""
+        return self.recipe_file.is_file() and (self.path / "run.json").is_file()
+
     def _refuse_or_clear(self, overwrite: bool) -> None:
         if not overwrite and not self._cleared.exists():
             raise UserError(
@@ -217,9 +232,10 @@ class RunFolder:
         if self.recipe_file.exists():
             self.recipe_file.replace(self._cleared)
         for path in self.path.iterdir():
-            if path.is_dir():
+            ours = path.name in _OURS or path.name.startswith(tuple(f".{name}" for name in _OURS))
+            if ours and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path.name not in (".lock", self._cleared.name):
+            elif ours:
                 path.unlink()
         self._cleared.unlink(missing_ok=True)
 
@@ -232,7 +248,7 @@ def step_of(checkpoint: Path) -> int:
 def _metric_row(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     is_ours = (
         isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("seconds"), (int, float))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 from latemask.console import say
+from latemask.processes import world_size
+
+_ECHO_SECONDS = 5.0
 
 
 class SignalFlag:
@@ -16,6 +20,7 @@ class SignalFlag:
     def __init__(self, message: str):
         self.message = message
         self.received: int | None = None
+        self.noted = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> SignalFlag:
@@ -29,6 +34,8 @@ class SignalFlag:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
+            if world_size() > 1 and time.monotonic() - self.noted < _ECHO_SECONDS:
+                return  # sent to all processes, and passed on by the one that started them
             raise KeyboardInterrupt
-        self.received = number
+        self.received, self.noted = number, time.monotonic()
         say(self.message)

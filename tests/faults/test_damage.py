@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from benchmarks.faults import RECIPE, log_lines, same_end
 
 from latemask import UserError, export, pretrain
 from latemask.errors import TimeIsUp
+from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
 from latemask.training.checkpoints import checkpoint_to_resume
@@ -139,3 +141,50 @@ def test_a_damaged_log_loses_no_other_line(copy, stopped, data, line, said, caps
     pretrain(RECIPE, data=data.folder, out=copy.path, resume=True)
     assert log_lines(copy) == log_lines(stopped)
     assert said in capsys.readouterr().err
+
+
+def test_a_checkpoint_under_another_name_is_not_believed(copy, capsys):
+    newest, before = copy.all_checkpoints()
+    shutil.copytree(before, before.with_name("checkpoint-99"))
+    assert checkpoint_to_resume(copy) == newest
+    assert "checkpoint-99 is of step 36, whatever its name; passing over checkpoint-99" in (
+        capsys.readouterr().err.replace("\n", "")
+    )
+
+
+def test_what_others_put_beside_checkpoints_is_left_alone(copy, data, stopped):
+    newest, before = copy.all_checkpoints()
+    shutil.rmtree(newest)
+    shutil.copytree(before, before.with_name("checkpoint-36-mine"))
+    for name in (".DS_Store", "checkpoint-x", "checkpoint-5"):
+        (copy.checkpoints / name).write_text("mine")
+    (copy.checkpoints / "checkpoint-77").symlink_to(before)
+    copy.update(status="running")
+    shutil.rmtree(copy.model)
+    pretrain(RECIPE, data=data.folder, out=copy.path, resume=True)
+    assert same_end(copy, stopped)
+    for name in (".DS_Store", "checkpoint-x", "checkpoint-5", "checkpoint-36-mine", "checkpoint-77"):
+        assert (copy.checkpoints / name).exists()
+
+
+def test_overwriting_removes_what_we_wrote_and_nothing_else(copy, data, tmp_path):
+    (copy.path / "notes.txt").write_text("mine")
+    shutil.rmtree(copy.checkpoints)
+    (tmp_path / "elsewhere").mkdir()
+    copy.checkpoints.symlink_to(tmp_path / "elsewhere")
+    run = pretrain(replace(RECIPE, budget=BudgetRecipe(steps=2)), data=data.folder, out=copy.path, overwrite=True)
+    assert run.is_finished()
+    assert (copy.path / "notes.txt").read_text() == "mine"
+
+
+def test_a_recipe_of_the_user_alone_is_no_run(data, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(RECIPE))
+    with pytest.raises(UserError, match="is not empty and holds no run"):
+        pretrain(RECIPE, data=data.folder, out=tmp_path, overwrite=True)
+
+
+def test_a_run_is_not_overwritten_by_one_that_starts_from_it(data, copy):
+    recipe = replace(RECIPE, encoder=replace(RECIPE.encoder, init=str(copy.encoder)))
+    with pytest.raises(UserError, match="which --overwrite would remove"):
+        pretrain(recipe, data=data.folder, out=copy.path, overwrite=True)
+    assert (copy.encoder / "config.json").is_file()

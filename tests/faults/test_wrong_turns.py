@@ -1,5 +1,9 @@
 """A run that goes wrong is caught: gradients that are no number, losses that explode or stall, changed inputs."""
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +13,7 @@ from transformers import TrainerControl, TrainerState
 
 from latemask import UserError, pretrain
 from latemask.errors import TimeIsUp
-from latemask.recipe import BudgetRecipe, load_recipe
+from latemask.recipe import BudgetRecipe, dump_recipe, load_recipe
 from latemask.run_folder import RunFolder
 from latemask.training.callbacks import LossWatch, seconds_of
 from latemask.training.trainer import PretrainingTrainer
@@ -154,3 +158,42 @@ def test_the_shape_of_a_model_cannot_change(data, tmp_path):
 def test_allowing_changes_is_about_resuming(data, tmp_path):
     with pytest.raises(UserError, match="add --resume"):
         pretrain(SHORT, data=data.folder, out=tmp_path / "run", allow_changes=True)
+
+
+def test_allowed_changes_of_how_often_we_log_validate_and_save_count(data, tmp_path):
+    with pytest.raises(TimeIsUp):
+        pretrain(SHORT, data=data.folder, out=tmp_path / "run", stop_after="0s")
+    often = replace(SHORT, train=replace(SHORT.train, log_every=2, eval_every=6, save_every=7))
+    run = pretrain(often, data=data.folder, out=tmp_path / "run", resume=True, allow_changes=True)
+    assert [row["step"] for row in run.metrics() if "loss" in row] == [1, 2, 4, 6, 8, 10, 12]
+    assert [row["step"] for row in run.metrics() if "eval_loss" in row] == [6, 12]
+    assert [path.name for path in run.all_checkpoints()] == ["checkpoint-12", "checkpoint-7"]
+
+
+def test_a_finished_run_can_be_made_longer_and_never_shorter(data, tmp_path):
+    run = pretrain(SHORT, data=data.folder, out=tmp_path / "run")
+    longer, shorter = (replace(SHORT, budget=BudgetRecipe(steps=n)) for n in (16, 8))
+    with pytest.raises(UserError, match="has done 12 steps, and the budget is 8"):
+        pretrain(shorter, data=data.folder, out=run.path, resume=True, allow_changes=True)
+    pretrain(longer, data=data.folder, out=run.path, resume=True, allow_changes=True)
+    assert run.metrics()[-1]["step"] == 16
+    assert run.is_finished()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_reaches_no_loading_process(data, tmp_path, number):
+    """As systemd and Slurm send it: to every process at once."""
+    recipe, run = tmp_path / "recipe.yaml", RunFolder(tmp_path / "run")
+    many = replace(RECIPE, train=replace(RECIPE.train, workers=2, log_every=1, save_every=1000))
+    recipe.write_text(dump_recipe(replace(many, budget=BudgetRecipe(steps=100_000))))
+    words = [sys.executable, "-m", "latemask", "pretrain", str(recipe), "--data", str(data.folder), "--out"]
+    with subprocess.Popen([*words, str(run.path)], stderr=subprocess.PIPE, text=True, start_new_session=True) as one:
+        for line in one.stderr:
+            if line.startswith("step 5/"):
+                os.killpg(one.pid, number)
+                break
+        said = one.stderr.read()
+        assert one.wait(60) == 128 + number
+    assert "Traceback" not in said
+    assert said.count("stopping after this step") == 1
+    assert run.last_checkpoint() is not None

@@ -242,6 +242,9 @@ def test_with_no_checkpoint_that_can_be_read_a_run_does_not_silently_start_again
     with pytest.raises(UserError, match=r"no checkpoint in .* can be read; --overwrite starts the run again"):
         pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
     shutil.rmtree(run.checkpoints)
+    with pytest.raises(UserError, match=r"the checkpoints of .* are gone \(the last was of step 3\)"):
+        pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
+    run.update(last_checkpoint=None)  # as of a run that was killed before its first
     pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
     assert "no checkpoint yet: starting from the first step" in capsys.readouterr().err
 

@@ -32,16 +32,17 @@ class CheckpointWriter:
 
     def begin(self) -> None:
         """Clear what an interrupted writer left."""
-        for leftover in self.run.checkpoints.glob(".*"):
-            shutil.rmtree(leftover)
+        for leftover in (self.aside, *self.run.checkpoints.glob(".checkpoint-*.old")):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def commit(self, step: int, progress: dict[str, Any]) -> None:
         """Make what was written the newest checkpoint; `progress` is what the Trainer does not save."""
         written, target = self.aside / f"checkpoint-{step}", self.run.checkpoints / f"checkpoint-{step}"
-        write_json_atomically(written / PROGRESS, progress)
+        write_json_atomically(written / PROGRESS, {"step": step, **progress})
         self.run.sync_metrics()  # the lines up to here must not be lost when the checkpoint is not
         seal(written)
         replace_folder(written, target)  # one may be there, of a run that was set back
+        self.run.update(last_checkpoint=step)
         for number, old in enumerate(self.run.all_checkpoints()):
             if step_of(old) > step or number >= self.keep:
                 remove_folder(old)
@@ -58,10 +59,17 @@ def checkpoint_to_resume(run: RunFolder) -> Path | None:
     found = run.all_checkpoints()
     for checkpoint in found:
         problem = damage(checkpoint)
+        if problem is None and read_progress(checkpoint)["step"] != step_of(checkpoint):
+            problem = f"{checkpoint} is of step {read_progress(checkpoint)['step']}, whatever its name"
         if problem is None:
             return checkpoint
         say(f"{problem}; passing over {checkpoint.name}")
     if found:
         raise UserError(f"no checkpoint in {run.checkpoints} can be read; --overwrite starts the run again")
+    if last := run.record.get("last_checkpoint"):
+        raise UserError(
+            f"the checkpoints of {run.path} are gone (the last was of step {last}): put them back into "
+            f"{run.checkpoints}, or start again with --overwrite"
+        )
     say(f"{run.path} has no checkpoint yet: starting from the first step")
     return None

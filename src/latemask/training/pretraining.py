@@ -202,17 +202,21 @@ def _pretrain(job: Job, run: RunFolder, stop: StopOnRequest, wishes: _Wishes) ->
 def _begun(job: Job, run: RunFolder, wishes: _Wishes) -> str:
     """Make the run folder ready, or see that it is."""
     if not wishes.resume:
+        start = job.recipe.encoder.init
+        if wishes.overwrite and start and Path(start).resolve().is_relative_to(run.path.resolve()):
+            raise UserError(f"the run starts from {start}, which --overwrite would remove; choose another --out")
         with nullcontext() if job.recipe.encoder.init else torch.device("meta"):  # no weights are made, nor read
             build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
         run.start(job.recipe, job.data.record, wishes.overwrite)
         return _READY
     if run.is_finished():
-        run.check_same(job.recipe, job.data.record)
-        problem = damage(run.model)
-        if problem is None:
+        problem = damage(run.model) or (None if run.encoder.is_dir() else f"{run.encoder} is missing")
+        if problem is None and not (wishes.allow_changes and run.is_changed(job.recipe, job.data.record)):
+            run.check_same(job.recipe, job.data.record)
             say(f"{run.path} is finished already: nothing to do")
             return _FINISHED
-        say(f"{problem}; writing the model again")
+        if problem:
+            say(f"{problem}; writing the model again")
     run.go_on(job.recipe, job.data.record, wishes.allow_changes)
     return _READY
 
@@ -222,6 +226,8 @@ def _trained(job: Job, run: RunFolder, stop: StopOnRequest, on_nan: str) -> Pret
     for _ in range(_MOST_REWINDS):
         checkpoint = decided_by_the_first(lambda: _from_where(run))
         done = step_of(checkpoint) if checkpoint else 0
+        if done > job.steps:
+            raise UserError(f"{run.path} has done {done:,} steps, and the budget is {job.steps:,}: raise it")
         left_out = run.record.get("left_out_batches", [])
         set_seed(job.recipe.seed)
         model = build_model(job.recipe, job.data.vocabulary)

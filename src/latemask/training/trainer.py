@@ -4,6 +4,9 @@ middle of its window, a stop before a gradient that is no number is applied, and
 from __future__ import annotations
 
 import math
+import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINING_ARGS_NAME
 
@@ -54,6 +58,20 @@ class PretrainingTrainer(Trainer):
         """Train, from a checkpoint if one is given."""
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
+        """Log, validate and save as often as the recipe says, not as it said when the checkpoint was written."""
+        found = super()._init_training_state(max_steps, *args, **kwargs)
+        self.state.compute_steps(self.args, max_steps)
+        return found
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return the loader; its processes leave signals to us."""
+        return _deaf(super().get_train_dataloader())
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """Return the loader; its processes leave signals to us."""
+        return _deaf(super().get_eval_dataloader(*args, **kwargs))
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         """Shard the model, weights loaded and no optimizer yet; accelerate does so on GPUs only."""
@@ -148,6 +166,20 @@ class PretrainingTrainer(Trainer):
     def _plain_optimizer(self) -> torch.optim.Optimizer:
         wrapped: Any = self.optimizer
         return getattr(wrapped, "optimizer", wrapped)
+
+
+def _deaf(loader: DataLoader) -> DataLoader:
+    """Let the processes of a loader live through a signal to all of us: we need rows until the step is saved."""
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
+    inner.worker_init_fn = partial(_ignore_signals, inner.worker_init_fn)
+    return loader
+
+
+def _ignore_signals(then: Callable[[int], None] | None, worker: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if then is not None:
+        then(worker)
 
 
 def _plain(norm: Any) -> float:
