@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from latemask import UserError, export, fill, pretrain
+from latemask.errors import TimeIsUp
 from latemask.model import load_model
 from latemask.recipe import BudgetRecipe, EncoderRecipe
 from tests.conftest import FAMILIES, tiny_recipe
@@ -128,3 +129,16 @@ def test_a_pre_training_model_is_not_overwritten_by_an_encoder(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "run")
     with pytest.raises(UserError, match="holds a pre-training model"):
         export(tmp_path / "run", out=tmp_path / "run" / "model", overwrite=True)
+
+
+def test_a_stopped_run_on_a_mixture_exports_from_anywhere(data, tmp_path, monkeypatch):
+    """Its tokenizer is with the data, which were named relative to another folder."""
+    shutil.copytree(data.folder, tmp_path / "a")
+    shutil.copytree(data.folder, tmp_path / "b")
+    monkeypatch.chdir(tmp_path)
+    recipe = replace(tiny_recipe(), budget=BudgetRecipe(steps=4))
+    with pytest.raises(TimeIsUp):
+        pretrain(recipe, data=["a:0.5", "b:0.5"], out="run", stop_after="0s")
+    monkeypatch.chdir("/")
+    folder = export(tmp_path / "run", out=tmp_path / "encoder")
+    assert AutoTokenizer.from_pretrained(folder).mask_token == "<mask>"

@@ -172,8 +172,8 @@ class RunFolder:
 
     def tokenizer_folder(self, model: Path) -> Path:
         """Return where the tokenizer of a model in this run is: beside it or, for a checkpoint, with the data."""
-        data = self.record.get("data", {}).get("folder")
-        for folder in (model, Path(data) / "tokenizer" if data else model):
+        with_data = self.record.get("data", {}).get("tokenizer")
+        for folder in (model, Path(with_data) if with_data else model):
             if (folder / "tokenizer.json").is_file():
                 return folder
         raise UserError(f"no tokenizer beside the model in {model}; save one there (tokenizer.save_pretrained)")

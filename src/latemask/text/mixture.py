@@ -73,6 +73,7 @@ class Mixture:
         """What a run notes of its data, so that it can be told from others when the data is gone."""
         return {
             "folder": self.label,
+            "tokenizer": str(self.tokenizer_folder.resolve()),
             "fingerprint": self._fingerprint,
             "documents": sum(part.manifest["splits"]["train"]["documents"] for part in self.parts),
             "tokens": self.tokens,
