@@ -32,7 +32,7 @@ from latemask.sealed import damage
 
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
 _OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder")
-_SHAPE = ("objective", "length", "encoder.", "join.")
+_FIXED = ("objective", "length", "encoder.", "join.", "train.batch_size")
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,10 @@ class RunFolder:
             self.check_same(recipe, data)
             return
         changed = differences(load_recipe(self.recipe_file), recipe)
-        if fixed := [line for line in changed if line.startswith(_SHAPE)]:
-            raise UserError(f"{'; '.join(fixed)}: the shape of a model cannot change while it is trained")
+        if fixed := [line for line in changed if line.startswith(_FIXED)]:
+            raise UserError(
+                f"{'; '.join(fixed)}: a run keeps its model's shape, and its batch, by which samples are counted"
+            )
         if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:
             changed.append(f"data: {self.record.get('data', {}).get('folder')} -> {data['folder']}")
         if changed:

@@ -147,12 +147,15 @@ def test_changes_are_refused_unless_they_are_allowed(data, tmp_path, capsys):
     }
 
 
-def test_the_shape_of_a_model_cannot_change(data, tmp_path):
+def test_the_shape_of_the_model_and_the_batch_cannot_change(data, tmp_path):
     with pytest.raises(TimeIsUp):
         pretrain(SHORT, data=data.folder, out=tmp_path / "run", stop_after="0s")
-    changed = replace(SHORT, join=replace(SHORT.join, layers=1))
-    with pytest.raises(UserError, match="the shape of a model cannot change"):
-        pretrain(changed, data=data.folder, out=tmp_path / "run", resume=True, allow_changes=True)
+    for changed in (
+        replace(SHORT, join=replace(SHORT.join, layers=1)),
+        replace(SHORT, train=replace(SHORT.train, batch_size=8)),
+    ):
+        with pytest.raises(UserError, match="a run keeps its model's shape, and its batch"):
+            pretrain(changed, data=data.folder, out=tmp_path / "run", resume=True, allow_changes=True)
 
 
 def test_allowing_changes_is_about_resuming(data, tmp_path):

@@ -73,7 +73,7 @@ def pretrain(
         stop_after: Save and stop after this much time (90m, 2h, 1h30m), with exit code 75; --resume goes on.
         on_nan: At a gradient that is no number, stop; or rewind to the last checkpoint and leave those samples out.
         resume: Go on from the last checkpoint in the run folder.
-        allow_changes: Resume although the data or the recipe (other than the model's shape) changed.
+        allow_changes: Resume although the data or the recipe changed; the model's shape and the batch cannot.
         overwrite: Replace a run that is in the run folder.
     """
     if resume and overwrite:
