@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -202,12 +203,7 @@ def _pretrain(job: Job, run: RunFolder, stop: StopOnRequest, wishes: _Wishes) ->
 def _begun(job: Job, run: RunFolder, wishes: _Wishes) -> str:
     """Make the run folder ready, or see that it is."""
     if not wishes.resume:
-        start = job.recipe.encoder.init
-        if wishes.overwrite and start and Path(start).resolve().is_relative_to(run.path.resolve()):
-            raise UserError(f"the run starts from {start}, which --overwrite would remove; choose another --out")
-        with nullcontext() if job.recipe.encoder.init else torch.device("meta"):  # no weights are made, nor read
-            build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
-        run.start(job.recipe, job.data.record, wishes.overwrite)
+        _start(job, run, wishes.overwrite)
         return _READY
     if run.is_finished():
         problem = damage(run.model) or (None if run.encoder.is_dir() else f"{run.encoder} is missing")
@@ -217,17 +213,29 @@ def _begun(job: Job, run: RunFolder, wishes: _Wishes) -> str:
             return _FINISHED
         if problem:
             say(f"{problem}; writing the model again")
+    done = step_of(run.all_checkpoints()[0]) if run.all_checkpoints() else 0
+    if done > job.steps:
+        raise UserError(f"{run.path} has done {done:,} steps, and the budget is {job.steps:,}: raise it")
     run.go_on(job.recipe, job.data.record, wishes.allow_changes)
     return _READY
 
 
+def _start(job: Job, run: RunFolder, overwrite: bool) -> None:
+    start = job.recipe.encoder.init
+    if overwrite and start and Path(start).resolve().is_relative_to(run.path.resolve()):
+        raise UserError(f"the run starts from {start}, which --overwrite would remove; choose another --out")
+    with nullcontext() if start else torch.device("meta"):  # without weights
+        build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
+    run.start(job.recipe, job.data.record, overwrite)
+
+
 def _trained(job: Job, run: RunFolder, stop: StopOnRequest, on_nan: str) -> PretrainingTrainer:
     """Train to the end or to a stop; rewind where that was asked for."""
-    for _ in range(_MOST_REWINDS):
+    tries = Counter[Path | None]()
+    while True:
         checkpoint = decided_by_the_first(lambda: _from_where(run))
         done = step_of(checkpoint) if checkpoint else 0
-        if done > job.steps:
-            raise UserError(f"{run.path} has done {done:,} steps, and the budget is {job.steps:,}: raise it")
+        tries[checkpoint] += 1
         left_out = run.record.get("left_out_batches", [])
         set_seed(job.recipe.seed)
         model = build_model(job.recipe, job.data.vocabulary)
@@ -238,13 +246,14 @@ def _trained(job: Job, run: RunFolder, stop: StopOnRequest, on_nan: str) -> Pret
         except NonFinite as error:
             if on_nan == "stop":
                 raise _advice(error, run) from None
+            if tries[checkpoint] == _MOST_REWINDS:
+                raise UserError(
+                    f"{_MOST_REWINDS} times back to step {done:,}, and the gradient is still no number: it is not the "
+                    "samples. Lower train.learning_rate or raise train.warmup"
+                ) from None
             _leave_out(job, run, error.step, left_out)
         else:
             return trainer
-    raise UserError(
-        f"{_MOST_REWINDS} times back to a checkpoint, and the gradient is still no number: it is not the samples. "
-        "Lower train.learning_rate or raise train.warmup"
-    )
 
 
 def _from_where(run: RunFolder) -> Path | None:
