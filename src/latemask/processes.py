@@ -40,6 +40,17 @@ def join() -> None:
     PartialState(cpu=not torch.accelerator.is_available(), timeout=_PATIENCE)
 
 
+def leave() -> None:
+    """Part from the other processes at the end: their threads must be gone before Python is."""
+    if world_size() == 1:
+        return
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def decided_by_the_first(decide: Callable[[], Any]) -> Any:
     """Let the first process decide and tell the others; what it refuses ends all of them, and is said once."""
     if world_size() == 1:

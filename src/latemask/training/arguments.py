@@ -52,7 +52,6 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
         remove_unused_columns=False,  # "index" is for the collator, not for the model
         report_to=["tensorboard"],
         use_cpu=not torch.accelerator.is_available(),  # else the Trainer takes bf16 for a GPU's only
-        ddp_broadcast_buffers=False,  # there are constants only
         ddp_find_unused_parameters=False,  # every weight of every kind of model takes part in every step
         disable_tqdm=True,
         bf16=mixed_precision(train) is torch.bfloat16,

@@ -24,7 +24,7 @@ from latemask.exporting import export
 from latemask.files import replace_folder
 from latemask.masking import COLLATORS, SampleDataset
 from latemask.model import build_model, complete_recipe
-from latemask.processes import decided_by_the_first, is_first, join, world_size
+from latemask.processes import decided_by_the_first, is_first, join, leave, world_size
 from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder, step_of
 from latemask.sealed import damage, seal
@@ -93,6 +93,7 @@ def pretrain(
     with ExitStack() as held:
         decided_by_the_first(lambda: _take(run, resume, held))
         _pretrain(job, run, stop, _Wishes(resume, allow_changes, overwrite, on_nan))
+    leave()
     return run
 
 
