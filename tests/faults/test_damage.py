@@ -13,7 +13,7 @@ from latemask.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
-from latemask.training.checkpoints import checkpoint_to_resume
+from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume
 
 HARM = {
     "cut": lambda content: content[: len(content) // 2],
@@ -188,3 +188,13 @@ def test_a_run_is_not_overwritten_by_one_that_starts_from_it(data, copy):
     with pytest.raises(UserError, match="which --overwrite would remove"):
         pretrain(recipe, data=data.folder, out=copy.path, overwrite=True)
     assert (copy.encoder / "config.json").is_file()
+
+
+def test_a_checkpoint_that_was_passed_over_takes_no_place_from_a_good_one(tmp_path):
+    run = RunFolder(tmp_path)
+    writer = CheckpointWriter(run, keep=2)
+    for step in (4, 8, 99):
+        (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
+    (writer.aside / "checkpoint-12").mkdir(parents=True)
+    writer.commit(12, {})
+    assert [path.name for path in run.all_checkpoints()] == ["checkpoint-12", "checkpoint-8"]

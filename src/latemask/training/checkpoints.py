@@ -43,9 +43,11 @@ class CheckpointWriter:
         seal(written)
         replace_folder(written, target)  # one may be there, of a run that was set back
         self.run.update(last_checkpoint=step)
-        for number, old in enumerate(self.run.all_checkpoints()):
-            if step_of(old) > step or number >= self.keep:
-                remove_folder(old)
+        found = self.run.all_checkpoints()
+        kept = [checkpoint for checkpoint in found if step_of(checkpoint) <= step][: self.keep]
+        for checkpoint in found:
+            if checkpoint not in kept:  # old, or passed over when the run was set back
+                remove_folder(checkpoint)
         shutil.rmtree(self.aside)
 
 
