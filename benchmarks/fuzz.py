@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import gzip
 import io
 import json
@@ -83,10 +84,15 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
+def nasty(chance: random.Random) -> Any:
+    """Return one of the values that make trouble; a copy, for later cases change what they were given."""
+    return copy.deepcopy(chance.choice(NASTY))
+
+
 def near(key: str, value: Any, chance: random.Random) -> Any:
     """Return a value that could stand in its place, most of the time: what is refused at once shows little."""
     if chance.random() < 0.3:
-        return chance.choice(NASTY)
+        return nasty(chance)
     if key in CHOICES:
         return chance.choice(CHOICES[key])
     if isinstance(value, bool):
@@ -94,7 +100,7 @@ def near(key: str, value: Any, chance: random.Random) -> Any:
     if isinstance(value, float):
         return chance.choice([value / 2, value * 2, 0.1, 0.3, 0.6, 0.9])
     if value is not None and not isinstance(value, int):
-        return chance.choice(NASTY)
+        return nasty(chance)
     return chance.choice([(value or 1) + 1, (value or 2) * 2, 1, 2, 3, 4, 8, 12, 33])
 
 
@@ -121,9 +127,9 @@ def changed_tree(recipe: Recipe, chance: random.Random) -> dict[str, Any]:
             case 0:
                 section.pop(key, None)
             case 1 if chance.random() < 0.1:
-                section[f"{key}x"] = chance.choice(NASTY)
+                section[f"{key}x"] = nasty(chance)
             case _ if isinstance(section.get(key), dict):
-                section[key] = chance.choice([{}, section[key], chance.choice(NASTY)])
+                section[key] = chance.choice([{}, section[key], nasty(chance)])
             case _:
                 section[key] = near(key, section.get(key), chance)
     return tree
