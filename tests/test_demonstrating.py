@@ -31,6 +31,9 @@ def test_it_goes_from_nothing_to_an_encoder_and_says_what_next(small, tmp_path, 
     for word in ("next:", "latemask fill", str(run.encoder), "Return the number of <mask>"):
         assert word in said
     assert "random encoder" in out  # it ends with the probes
+    page = run.path / "report" / "report.html"
+    assert str(page) in said
+    assert "step 5 of 5" in page.read_text()
 
 
 def test_a_second_time_everything_is_there_already(small, tmp_path, capsys):

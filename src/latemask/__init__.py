@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from latemask.model import EarlyMaskForPreTraining, LateMaskForPreTraining
     from latemask.planning import plan
     from latemask.recipe import Recipe, load_recipe
+    from latemask.reporting import compare, report
+    from latemask.sweeping import sweep
     from latemask.text import PreparedData, prepare
     from latemask.training import pretrain
 
@@ -39,6 +41,7 @@ _HOME = {
     "Results": "latemask.evaluation.results",
     "SampleDataset": "latemask.masking",
     "UserError": "latemask.errors",
+    "compare": "latemask.reporting",
     "demo": "latemask.demonstrating",
     "export": "latemask.exporting",
     "fill": "latemask.filling",
@@ -51,6 +54,8 @@ _HOME = {
     "prepare": "latemask.text",
     "pretrain": "latemask.training",
     "probe": "latemask.evaluation.probing",
+    "report": "latemask.reporting",
+    "sweep": "latemask.sweeping",
 }
 
 __all__ = [
@@ -63,6 +68,7 @@ __all__ = [
     "Results",
     "SampleDataset",
     "UserError",
+    "compare",
     "demo",
     "export",
     "fill",
@@ -75,6 +81,8 @@ __all__ = [
     "prepare",
     "pretrain",
     "probe",
+    "report",
+    "sweep",
 ]
 
 

@@ -54,6 +54,9 @@ VERBS = {
     "probe": Verb("latemask.evaluation.probing:probe", "what a frozen encoder knows, in minutes and with no file"),
     "finetune": Verb("latemask.evaluation.finetuning:finetune", "encoder + labelled task -> scores and a model"),
     "glue": Verb("latemask.evaluation.tabulating:glue", "encoders -> the GLUE table"),
+    "report": Verb("latemask.reporting:report", "run -> a page: how far, losses, compute; also while it runs"),
+    "compare": Verb("latemask.reporting:compare", "runs -> a page: curves, scores, what differs, a verdict"),
+    "sweep": Verb("latemask.sweeping:sweep", "a grid of recipes x seeds at the same FLOPs -> runs and a page"),
     "predict": Verb("latemask.evaluation.predicting:predict", "label a file with a fine-tuned model"),
 }
 
@@ -227,7 +230,9 @@ class _Parser:
             raise UserError(self._plain(str(error))) from None
         for name, element in self.listed.items():
             if name in found:
-                found[name] = [_converted(name, word, element) for given in found[name] for word in given.split(",")]
+                found[name] = [
+                    _converted(name, word, element) for given in found[name] for word in _words(given, element)
+                ]
         if self.takes_recipe:
             found = self._with_recipe(found)
         return found
@@ -259,10 +264,18 @@ class _Parser:
 
 
 def _element(annotation: Any) -> Any:
-    """Return what a parameter is a sequence of, if it is one or may be one: str for all that is taken as written."""
+    """Return what a parameter is a sequence of, if it is one or may be one: str for all that is taken as written.
+
+    An option of several `str` is repeated; one of several of anything else takes several words at once.
+    """
     kinds = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, UnionType) else [annotation]
     found = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is Sequence), None)
-    return found if found is None or found is float or typing.get_origin(found) is typing.Literal else str
+    return found if found in (None, float, Path) or typing.get_origin(found) is typing.Literal else str
+
+
+def _words(given: str, element: Any) -> list[str]:
+    """Return what commas separate; a path may hold one."""
+    return [given] if element is Path else given.split(",")
 
 
 def _converted(name: str, word: str, element: Any) -> Any:
@@ -273,6 +286,8 @@ def _converted(name: str, word: str, element: Any) -> Any:
             return float(word)
         except ValueError:
             raise UserError(f"{option} must be numbers, not '{word}'") from None
+    if element is Path:
+        return Path(word)
     if word not in typing.get_args(element):
         raise UserError(f"{option}: unknown '{word}'{nearest(word, typing.get_args(element))}")
     return word

@@ -10,6 +10,7 @@ from latemask.errors import UserError
 from latemask.evaluation.probing import probe
 from latemask.filling import Filler
 from latemask.recipe import load_recipe
+from latemask.reporting import write_page
 from latemask.run_folder import RunFolder
 from latemask.text import prepare
 from latemask.training import pretrain
@@ -65,7 +66,8 @@ def _show_result(run: RunFolder, out: Path, seconds: float) -> None:
     say(
         f"\nloss {losses[0]:.2f} -> {losses[-1]:.2f}, {seconds / 60:.1f} minutes\n"
         f"  run      {run.path}      (recipe.yaml, metrics.jsonl, tensorboard/, model/)\n"
-        f"  encoder  {run.encoder}  (opens with AutoModel.from_pretrained)\n\n"
+        f"  encoder  {run.encoder}  (opens with AutoModel.from_pretrained)\n"
+        f"  report   {write_page(run.path)}  (open it in a browser)\n\n"
         "next:\n"
         f'  latemask fill {run.path} "The name of <mask> file to read."\n'
         f"  tensorboard --logdir {run.path}/tensorboard\n"

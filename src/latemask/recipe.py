@@ -265,9 +265,14 @@ def _default_ffn_width(encoder: EncoderRecipe) -> int:
     return max(round(8 / 3 * encoder.width / 32), 1) * 32 if encoder.family == "modernbert" else 4 * encoder.width
 
 
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Return every key of a recipe with its value, as `mask.rate`: 0.4."""
+    return _flat(asdict(recipe))
+
+
 def differences(old: Recipe, new: Recipe) -> list[str]:
     """Say which keys of two recipes differ, as `mask.rate: 0.4 -> 0.5`."""
-    before, after = _flat(asdict(old)), _flat(asdict(new))
+    before, after = flat(old), flat(new)
     return [f"{key}: {before[key]} -> {after[key]}" for key in before if before[key] != after[key]]
 
 

@@ -31,7 +31,7 @@ from latemask.sealed import MANIFEST as SEAL
 from latemask.sealed import damage
 
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
-_OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder")
+_OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder", "report")
 _FIXED = ("objective", "length", "encoder.", "join.", "train.batch_size")
 
 
@@ -65,6 +65,11 @@ class RunFolder:
     def encoder(self) -> Path:
         """The exported encoder."""
         return self.path / "encoder"
+
+    @property
+    def report(self) -> Path:
+        """The page about the run."""
+        return self.path / "report"
 
     @property
     def record(self) -> dict[str, Any]:

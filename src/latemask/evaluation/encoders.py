@@ -23,9 +23,9 @@ from transformers import set_seed as set_all_seeds
 
 from latemask.console import printable, say
 from latemask.errors import UserError
+from latemask.evaluation.identity import encoder_checksum
 from latemask.evaluation.tasks import Kind, Task
 from latemask.exporting import export
-from latemask.files import sha256_of
 from latemask.model.base import stock_config
 from latemask.model.build import complete_recipe, encoder_config
 from latemask.model.load import is_ours, model_type
@@ -36,7 +36,6 @@ from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, train_token
 
 RANDOM = "random:"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors"]
-_WEIGHTS = "*.safetensors"
 _ROBERTA_LIKE = ("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 
 
@@ -155,7 +154,7 @@ def _trained(given: str) -> Encoder:
     folder = _folder(given)
     config, tokenizer = _config(given, str(folder)), load_tokenizer(folder)
     _refuse_larger(given, config, tokenizer)
-    return Encoder(given, folder, config, tokenizer, _checksum(folder))
+    return Encoder(given, folder, config, tokenizer, encoder_checksum(folder))
 
 
 def _config(given: str, folder: str) -> Any:
@@ -210,16 +209,6 @@ def _from_hub(given: str) -> Path:
         raise UserError(
             f"no encoder at '{printable(given)}': not a folder here, and not to be had from the Hub ({reason})"
         ) from None
-
-
-def _checksum(folder: Path) -> str:
-    """Return one checksum for config, weights and tokenizer."""
-    weights = sorted(folder.glob(_WEIGHTS))
-    if not weights:
-        raise UserError(f"{printable(str(folder))}: no safetensors in it; latemask opens no pickled weights")
-    files = [folder / "config.json", *weights, folder / "tokenizer.json"]
-    digests = [sha256_of(file.resolve()) for file in files if file.is_file()]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:

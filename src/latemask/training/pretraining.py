@@ -26,6 +26,7 @@ from latemask.masking import COLLATORS, SampleDataset
 from latemask.model import build_model, complete_recipe
 from latemask.processes import decided_by_the_first, is_first, join, leave, world_size
 from latemask.recipe import Recipe, check_recipe, load_recipe
+from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
 from latemask.sealed import damage, seal
 from latemask.text import Mixture
@@ -357,6 +358,8 @@ def _finish(job: Job, run: RunFolder, trainer: PretrainingTrainer) -> None:
     trainer.save_model(str(aside))  # all processes: each has its part
     decided_by_the_first(lambda: _finished(job, run, aside))
     say(f"finished: {run.path}\nencoder:  {run.encoder}")
+    if is_first():
+        _write_report(run)
 
 
 def _finished(job: Job, run: RunFolder, aside: Path) -> None:
@@ -366,3 +369,11 @@ def _finished(job: Job, run: RunFolder, aside: Path) -> None:
     run.update(tokens=job.steps * job.batch_tokens, flops=job.steps * job.batch_flops)
     export(run.path, out=run.encoder, overwrite=True)
     run.update(status="finished")
+
+
+def _write_report(run: RunFolder) -> None:
+    """Write the page about the run; the run is whole without it."""
+    try:
+        say(f"report:   {write_page(run.path)}")
+    except (OSError, UserError) as error:
+        say(f"no report was written: {error}")

@@ -1,0 +1,225 @@
+"""`latemask compare` and `latemask report`: runs → report.html, figures and tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from latemask.console import say
+from latemask.errors import UserError
+from latemask.files import write_text_atomically
+from latemask.recipe import dump_recipe
+from latemask.reporting.page import Page, Progress, Section, Table
+from latemask.reporting.plots import curves, scores, split
+from latemask.reporting.runs import Run, common_ground, read_run, read_runs, recipe_differences
+from latemask.reporting.scores import Scores, read_scores
+from latemask.reporting.verdict import Arm, arms_of, verdict
+
+PAGE = "report.html"
+_LOSSES_NOTE = (
+    "A loss measures how hard its task is, too: with more of the text hidden it is higher. "
+    "Only runs that hide the same share can be compared by it."
+)
+
+
+def compare(runs: Sequence[str | Path], *, glue: Sequence[Path] | None = None, out: Path = Path("report")) -> Path:
+    """Put runs side by side: loss curves, downstream scores, compute, and a verdict in words.
+
+    Args:
+        runs: Run folders, finished or not.
+        glue: results.json that `latemask glue` or `finetune` wrote for their encoders, or its folder.
+        out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into.
+    """
+    found, problems = read_runs([Path(path) for path in _listed(runs)])
+    for problem in problems:
+        say(problem)
+    if not found:
+        raise UserError("none of these is a run that can be read: nothing to compare")
+    results = read_scores([Path(path) for path in _listed(glue or [])], found)
+    arms = arms_of(found, results)
+    unequal = common_ground(found) if len(found) > 1 else []
+    said = [f"{run.name}: {problem}" for run in found for problem in run.problems] + unequal + results.problems
+    for problem in said:
+        say(problem)
+    page = Page(
+        title=f"{len(found)} runs side by side" if len(found) > 1 else found[0].name,
+        verdict=verdict(arms, results),
+        problems=problems + said,
+        sections=_sections(found, arms, results),
+        recipes=_recipes(found),
+    )
+    written = _write(page, Path(out), found, results)
+    for sentence in page.verdict:
+        say(sentence)
+    say(f"report: {written}")
+    return written
+
+
+def report(run: str | Path, *, glue: Sequence[Path] | None = None, out: Path | None = None) -> Path:
+    """Show one run on a page, finished or still running: how far it is, its losses, where the compute goes.
+
+    Args:
+        run: The run folder.
+        glue: results.json that `latemask glue` or `finetune` wrote for its encoder, or its folder.
+        out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into; by default report/ in the run.
+    """
+    found = read_run(Path(run))
+    results = read_scores([Path(path) for path in _listed(glue or [])], [found])
+    page = _page_of_one(found, results)
+    written = _write(page, Path(out) if out else found.folder.report, [found], results)
+    for line in (_progress(found).sentence, *page.problems, f"report: {written}"):
+        say(line)
+    return written
+
+
+def write_page(run: Path) -> Path:
+    """Write the page about a run into it, and nothing else: what the end of every run does."""
+    found = read_run(run)
+    page = _page_of_one(found, read_scores([], [found]))
+    found.folder.report.mkdir(exist_ok=True)
+    write_text_atomically(found.folder.report / PAGE, page.html())
+    return found.folder.report / PAGE
+
+
+def _page_of_one(run: Run, results: Scores) -> Page:
+    return Page(
+        title=f"{run.name}: {run.method}",
+        problems=run.problems + results.problems,
+        sections=_sections([run], arms_of([run], results), results),
+        recipes=_recipes([run]),
+        progress=_progress(run),
+    )
+
+
+def _listed(given: Any) -> list[Any]:
+    return [given] if isinstance(given, (str, Path)) else list(given)
+
+
+def _progress(run: Run) -> Progress:
+    state = "Finished" if run.is_finished else str(run.record.get("status", "unknown")).capitalize()
+    words = [f"{state}: step {run.done:,} of {run.steps:,}, {run.tokens / 1e6:.3g} M tokens, {run.flops:.3g} FLOPs"]
+    if run.seconds:
+        words.append(f"{_time(run.seconds)} of training, {run.tokens / run.seconds:,.0f} tokens a second")
+    if run.seconds_left is not None:
+        words.append(f"about {_time(run.seconds_left)} to go")
+    return Progress("; ".join(words) + ".", run.steps, run.done)
+
+
+def _time(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+
+
+def _sections(runs: Sequence[Run], arms: Sequence[Arm], results: Scores) -> list[Section]:
+    parts = ", ".join(f"{contest.label} ({contest.part})" for contest in results.contests if contest.part)
+    note = f"On a part of the task's data, so not GLUE scores: {parts}." if parts else ""
+    losses = _LOSSES_NOTE if len({run.recipe.counts for run in runs}) > 1 else ""
+    return [
+        Section("scores", "Downstream", note, scores(arms, results), _score_tables(arms, results)),
+        Section("losses", "Loss", losses, curves(runs)),
+        Section("compute", "Compute", "", [split(runs)], [_totals(runs)]),
+        Section("differences", "What differs between the recipes", "", (), _difference_tables(runs)),
+    ]
+
+
+def _score_tables(arms: Sequence[Arm], results: Scores) -> list[Table]:
+    scored = [arm for arm in arms if any(results.by_run[run.name] for run in arm.runs)]
+    if not scored:
+        return []
+    labels = [contest.label for contest in results.contests]
+    rows = [
+        [
+            arm.label,
+            f"{arm.flops:.3g}",
+            len(arm.runs),
+            _spread(arm.scores),
+            *(_spread(_of_task(arm, label, results)) for label in labels),
+        ]
+        for arm in scored
+    ]
+    columns = ["", "FLOPs", "runs", "mean of shared tasks", *labels]
+    return [Table(columns, rows, frozenset(range(1, len(columns))))]
+
+
+def _of_task(arm: Arm, label: str, results: Scores) -> list[float]:
+    return [score for run in arm.runs for score in results.by_run[run.name].get(label, [])]
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    middle = sorted(values)
+    median = (middle[(len(middle) - 1) // 2] + middle[len(middle) // 2]) / 2
+    return f"{median:.1f} ({middle[0]:.1f}–{middle[-1]:.1f})" if len(values) > 1 else f"{median:.1f}"
+
+
+def _totals(runs: Sequence[Run]) -> Table:
+    columns = ["run", "masking", "status", "steps", "M tokens", "FLOPs", "a sequence / MLM", "time", "validation loss"]
+    rows = [
+        [
+            run.name,
+            run.method,
+            str(run.record.get("status", "unknown")),
+            f"{run.done:,} / {run.steps:,}",
+            f"{run.tokens / 1e6:.1f}",
+            f"{run.flops:.3g}",
+            f"{sum(run.split.values()):.2f}",
+            _time(run.seconds),
+            "–" if run.last_validation is None else f"{run.last_validation:.3f}",
+        ]
+        for run in runs
+    ]
+    return Table(columns, rows, frozenset(range(3, len(columns))))
+
+
+def _difference_tables(runs: Sequence[Run]) -> list[Table]:
+    if len(runs) < 2:
+        return []
+    differing = recipe_differences(runs)
+    if not differing:
+        return [Table(["run", "recipe"], [[run.name, "the same"] for run in runs])]
+    return [Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in differing.items()])]
+
+
+def _recipes(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    return [(run.name, dump_recipe(run.recipe)) for run in runs]
+
+
+def _write(page: Page, out: Path, runs: Sequence[Run], results: Scores) -> Path:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another --out")
+    if (out / PAGE).is_file() and "latemask" not in (out / PAGE).read_text("utf-8", errors="replace")[:2000]:
+        raise UserError(f"{out / PAGE} was not written by latemask; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    for figure in page.figures:
+        figure.save(out)
+    for name, rows in (("curves.csv", _curve_rows(runs)), ("scores.csv", _score_rows(runs, results))):
+        write_text_atomically(out / name, _as_csv(rows))
+    write_text_atomically(out / PAGE, page.html())
+    return out / PAGE
+
+
+def _curve_rows(runs: Sequence[Run]) -> Iterable[Sequence[Any]]:
+    keys = ("step", "tokens", "flops", "seconds", "loss", "eval_loss", "learning_rate", "grad_norm")
+    yield ["run", *keys]
+    for run in runs:
+        yield from ([run.name, *(row.get(key, "") for key in keys)] for row in run.rows)
+
+
+def _score_rows(runs: Sequence[Run], results: Scores) -> Iterable[Sequence[Any]]:
+    yield ["run", "masking", "pretraining_seed", "flops", "task", "number", "score"]
+    for run in runs:
+        for label, values in results.by_run.get(run.name, {}).items():
+            for number, score in enumerate(values):
+                yield [run.name, run.method, run.recipe.seed, run.flops, label, number, score]
+
+
+def _as_csv(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

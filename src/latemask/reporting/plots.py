@@ -1,0 +1,247 @@
+"""Figures by matplotlib: files to keep, and SVG that takes the colours of the page it stands in."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latemask.reporting.runs import Run
+from latemask.reporting.scores import Scores
+from latemask.reporting.verdict import Arm
+
+# Okabe and Ito's colours, told apart by all kinds of eyes; the page has lighter ones for a dark background.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fb0", "#8c6d31")
+_DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+_MARKERS = "osD^vP*X"
+_PARTS = {"encoder": COLOURS[0], "decoder": COLOURS[4], "head": COLOURS[1]}
+_INK, _GRID, _PAPER = "#1a1b1d", "#d0d1d3", "#fefefd"  # values that nothing else uses: the page replaces them
+_AXES = {
+    "steps": ("step", "optimizer steps", 1),
+    "tokens": ("tokens", "tokens of text (millions)", 1e6),
+    "flops": ("flops", "FLOPs, forward and backward", 1),
+    "seconds": ("seconds", "minutes of training", 60),
+}
+_SMALL_PANELS_A_ROW = 3
+_LONGEST_NAME = 28
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with a name for its files and words for those who cannot see it."""
+
+    name: str
+    title: str
+    caption: str
+    drawing: Any
+
+    @property
+    def inline(self) -> str:
+        """SVG without size or background, whose colours are the page's variables."""
+        svg = self._saved("svg", transparent=True).decode("utf-8")
+        svg = svg[svg.index("<svg") :]
+        svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+        svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        svg = re.sub(r"font: [^;\"]*?([\d.]+px)[^;\"]*", r"font-size: \1", svg)
+        for colour, variable in _page_colours().items():
+            svg = svg.replace(colour, variable)
+        return svg
+
+    def save(self, folder: Path) -> None:
+        """Write NAME.svg and NAME.png."""
+        for kind in ("svg", "png"):
+            (folder / f"{self.name}.{kind}").write_bytes(self._saved(kind, transparent=False))
+
+    def _saved(self, kind: str, transparent: bool) -> bytes:
+        with _style(self.name):
+            file = io.BytesIO()
+            metadata = {"Date": None} if kind == "svg" else {"Software": None}
+            self.drawing.savefig(file, format=kind, dpi=160, transparent=transparent, metadata=metadata)
+            return file.getvalue()
+
+
+def _page_colours() -> dict[str, str]:
+    series = {colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)}
+    return {**series, _INK: "var(--ink)", _GRID: "var(--line)", _PAPER: "var(--paper)"}
+
+
+@contextmanager
+def _style(salt: str) -> Iterator[Any]:
+    """No window, no formulas in names, the same bytes every time, and ids that differ between figures."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": salt,
+        "text.parse_math": False,
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.titlesize": 9,
+        "grid.color": _GRID,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+        "figure.facecolor": _PAPER,
+        "axes.facecolor": "none",
+        "savefig.facecolor": _PAPER,
+        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    }
+    with matplotlib.rc_context(settings):
+        yield pyplot
+
+
+def looks(count: int) -> list[dict[str, Any]]:
+    """Return a colour, a dash and a marker for each series: no two the same, and none told by colour alone."""
+    return [
+        {
+            "color": COLOURS[number % len(COLOURS)],
+            "linestyle": _DASHES[(number // len(COLOURS) + number) % len(_DASHES)],
+            "marker": _MARKERS[(number + number // len(COLOURS)) % len(_MARKERS)],
+        }
+        for number in range(count)
+    ]
+
+
+def fitting(names: Sequence[str]) -> list[str]:
+    """Shorten names that would push a figure off its page, each in its middle, and keep them apart."""
+    short = [name if len(name) <= _LONGEST_NAME else f"{name[:14]}…{name[-13:]}" for name in names]
+    return [name if short.count(name) == 1 else f"{number} {name}" for number, name in enumerate(short, 1)]
+
+
+def curves(runs: Sequence[Run]) -> list[Figure]:
+    """Loss against steps, tokens, FLOPs and seconds: lines while training, marks where it was validated."""
+    return [_curve(runs, axis) for axis in _AXES] if any(run.points("loss") for run in runs) else []
+
+
+def _curve(runs: Sequence[Run], against: str) -> Figure:
+    key, label, unit = _AXES[against]
+    with _style(f"loss-{against}") as pyplot:
+        drawing, axis = pyplot.subplots(figsize=(4.6, 3.3), layout="constrained")
+        for run, name, look in zip(runs, fitting([run.name for run in runs]), looks(len(runs)), strict=True):
+            trained, validated = run.points("loss"), run.points("eval_loss")
+            axis.plot(
+                [row[key] / unit for row in trained],
+                [row["loss"] for row in trained],
+                color=look["color"],
+                linestyle=look["linestyle"],
+                linewidth=1.2,
+                label=name,
+            )
+            axis.plot(
+                [row[key] / unit for row in validated],
+                [row["eval_loss"] for row in validated],
+                color=look["color"],
+                linestyle="none",
+                marker=look["marker"],
+                markersize=4.5,
+            )
+        axis.set_xlabel(label)
+        axis.set_ylabel("loss (nats)")
+        axis.set_xlim(left=0)
+        _legend(drawing, axis, len(runs))
+        pyplot.close(drawing)
+    caption = f"Loss against {label}. Lines: training. Marks: validation."
+    return Figure(f"loss-{against}", f"Loss against {against}", caption, drawing)
+
+
+def split(runs: Sequence[Run]) -> Figure:
+    """Where the FLOPs of a sequence go, against masked language modelling of the same encoder."""
+    with _style("compute") as pyplot:
+        drawing, axis = pyplot.subplots(figsize=(4.6, 1.1 + 0.32 * len(runs)), layout="constrained")
+        places = range(len(runs) - 1, -1, -1)
+        left = [0.0] * len(runs)
+        for part, colour in _PARTS.items():
+            widths = [run.split[part] for run in runs]
+            axis.barh(places, widths, 0.66, left, color=colour, label=part, edgecolor=_PAPER, linewidth=0.8)
+            left = [before + width for before, width in zip(left, widths, strict=True)]
+        for place, total in zip(places, left, strict=True):
+            axis.text(total + 0.01, place, f"{total:.2f}", va="center")
+        axis.axvline(1, color=_INK, linewidth=0.8)
+        axis.set_yticks(list(places), fitting([run.name for run in runs]))
+        axis.set_xlim(0, max([1.0, *left]) * 1.12)
+        axis.grid(visible=False, axis="y")
+        axis.set_xlabel("FLOPs of a sequence; MLM at 15 % is 1")
+        drawing.legend(loc="outside upper center", ncols=3)
+        pyplot.close(drawing)
+    caption = "FLOPs of a sequence by where they go; masked language modelling at 15 % with the same encoder is 1."
+    return Figure("compute", "Where the compute goes", caption, drawing)
+
+
+def scores(arms: Sequence[Arm], found: Scores) -> list[Figure]:
+    """Scores against FLOPs: a dot for every seed, a bar at the median, a line from lowest to highest."""
+    scored = [arm for arm in arms if arm.scores]
+    if not scored:
+        return []
+    tasks = ", ".join(found.shared)
+    every = f"A dot for every seed, a bar at the median, a line from lowest to highest. Mean over {tasks}."
+    return [Figure("scores", "Downstream scores against FLOPs", every, _mean_panel(scored)), _task_panels(arms, found)]
+
+
+def _mean_panel(arms: Sequence[Arm]) -> Any:
+    with _style("scores") as pyplot:
+        drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
+        for arm, name, look in zip(arms, fitting([arm.label for arm in arms]), looks(len(arms)), strict=True):
+            _dots(axis, arm.flops, arm.scores, look, name)
+        axis.set_xlabel("FLOPs of pre-training")
+        axis.set_ylabel("mean score (per cent)")
+        axis.margins(x=0.15, y=0.12)
+        _legend(drawing, axis, len(arms))
+        pyplot.close(drawing)
+    return drawing
+
+
+def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
+    labels = [contest.label for contest in found.contests]
+    columns = min(_SMALL_PANELS_A_ROW, len(labels))
+    rows = -(-len(labels) // columns)
+    with _style("tasks") as pyplot:
+        size = (0.6 + 2.1 * columns, 0.7 + 1.8 * rows)
+        drawing, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+        for axis, label in zip(grid.flat, labels, strict=False):
+            for arm, look in zip(arms, looks(len(arms)), strict=True):
+                values = [score for run in arm.runs for score in found.by_run[run.name].get(label, [])]
+                if values:
+                    _dots(axis, arm.flops, values, look, arm.label)
+            axis.set_title(label)
+            axis.margins(x=0.25, y=0.15)
+        for axis in list(grid.flat)[len(labels) :]:
+            axis.set_visible(False)
+        drawing.supxlabel("FLOPs of pre-training", fontsize=9)
+        drawing.supylabel("score (per cent)", fontsize=9)
+        pyplot.close(drawing)
+    caption = "Each task by itself, on dev. A dot for every seed, a bar at the median, a line from lowest to highest."
+    return Figure("tasks", "Task by task", caption, drawing)
+
+
+def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any], label: str) -> None:
+    middle = sorted(values)
+    median = (middle[(len(middle) - 1) // 2] + middle[len(middle) // 2]) / 2
+    axis.plot([flops, flops], [min(values), max(values)], color=look["color"], linewidth=1, alpha=0.6)
+    axis.plot([flops], [median], color=look["color"], marker="_", markersize=14, markeredgewidth=2.2, linestyle="none")
+    axis.plot(
+        [flops] * len(values),
+        values,
+        color=look["color"],
+        marker=look["marker"],
+        markersize=4.5,
+        linestyle="none",
+        alpha=0.75,
+        label=label,
+    )
+
+
+def _legend(drawing: Any, axis: Any, count: int) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    if count > 1 and handles:
+        drawing.legend(handles, labels, loc="outside lower center", ncols=1 if count < 5 else 2)

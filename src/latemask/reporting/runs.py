@@ -1,0 +1,232 @@
+"""Run folders as a page shows them: read and named. What is wrong with one is said, not hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from latemask.budget import planned_steps, sequence_flops
+from latemask.budget.flops import mlm_baseline
+from latemask.console import printable
+from latemask.errors import UserError
+from latemask.files import json_digest
+from latemask.recipe import BudgetRecipe, Recipe, flat, load_recipe, spelled_out
+from latemask.run_folder import RunFolder
+
+_TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as far as it is."""
+
+    name: str
+    folder: RunFolder
+    recipe: Recipe
+    record: dict[str, Any]
+    rows: list[dict[str, Any]]
+    damaged_rows: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps that are planned."""
+        return planned_steps(self.recipe)
+
+    @property
+    def done(self) -> int:
+        """The last step that was logged."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it came to its end."""
+        return self.record.get("status") == "finished"
+
+    @property
+    def flops(self) -> float:
+        """Spent so far, forward and backward."""
+        return self.done * self.recipe.train.batch_size * self.row_flops
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of text seen so far."""
+        return self.done * self.recipe.train.batch_size * self.recipe.length
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        return float(self.rows[-1]["seconds"]) if self.rows else 0.0
+
+    @property
+    def row_flops(self) -> float:
+        """FLOPs of a sequence, forward and backward."""
+        return sequence_flops(self.recipe).training
+
+    @property
+    def split(self) -> dict[str, float]:
+        """Where the FLOPs of a sequence go, as shares of what masked language modelling at 15 % costs."""
+        whole = sequence_flops(mlm_baseline(self.recipe)).training
+        return {part: flops / whole for part, flops in sequence_flops(self.recipe).parts.items()}
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left at the speed of the last log lines; None where that cannot be said."""
+        if self.is_finished or len(self.rows) < 2:
+            return None
+        recent = self.rows[-min(len(self.rows), 10) :]
+        steps, seconds = recent[-1]["step"] - recent[0]["step"], recent[-1]["seconds"] - recent[0]["seconds"]
+        return (self.steps - self.done) * seconds / steps if steps > 0 and seconds > 0 else None
+
+    def points(self, key: str) -> list[dict[str, Any]]:
+        """Return the log lines that hold a finite `key` ("loss", "eval_loss")."""
+        return [row for row in self.rows if _is_finite(row.get(key))]
+
+    @property
+    def last_validation(self) -> float | None:
+        """The validation loss of the last step; None where it was not measured there."""
+        found = self.points("eval_loss")
+        return float(found[-1]["eval_loss"]) if found and found[-1]["step"] == self.done else None
+
+    @property
+    def method(self) -> str:
+        """The way of masking, in a few words."""
+        mask, join = self.recipe.mask, self.recipe.join
+        words = [self.recipe.objective, f"{mask.rate:.0%}"]
+        if mask.drop:
+            words.append(f"drop {mask.drop:.0%}")
+        if self.recipe.objective == "late":
+            words.append(f"{join.kind} {join.layers}")
+        return " ".join(words)
+
+    @property
+    def arm(self) -> Recipe:
+        """The recipe without what may differ between repeats: the seed."""
+        return replace(self.recipe, seed=0, budget=BudgetRecipe(steps=self.steps))
+
+    @property
+    def problems(self) -> list[str]:
+        """What a reader of its numbers must know."""
+        found = []
+        if not self.is_finished:
+            found.append(f"not finished: step {self.done:,} of {self.steps:,}, so its last numbers are not its end")
+        if not self.rows:
+            found.append("no log lines yet")
+        if start := self.recipe.encoder.init:
+            found.append(f"starts from {start}: what was spent on that before is not counted")
+        if self.damaged_rows:
+            found.append(f"{self.damaged_rows} damaged log lines were left out")
+        if left_out := self.record.get("left_out_batches"):
+            found.append(f"{len(left_out)} batches were left out after gradients that were no number")
+        found += [f"changed while it ran: {'; '.join(map(str, change))}" for change in self.record.get("changes", [])]
+        return found
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """Read run folders; return those that can be read and what is wrong with the others."""
+    names = short_names(paths)
+    runs, problems = [], []
+    for path, name in zip(paths, names, strict=True):
+        try:
+            runs.append(read_run(path, name))
+        except UserError as error:
+            problems.append(f"left out: {error}")
+    return runs, problems
+
+
+def read_run(path: Path, name: str | None = None) -> Run:
+    """Read one run folder, finished or not."""
+    folder = RunFolder(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder")
+    if not folder.recipe_file.is_file() or not folder.record:
+        raise UserError(f"{path} is not a latemask run (it needs recipe.yaml and run.json)")
+    record = folder.record
+    recipe = _spelled_out(load_recipe(folder.recipe_file), record, path)
+    rows = folder.metrics() if folder.metrics_file.is_file() else []
+    return Run(name or printable(path.resolve().name), folder, recipe, record, rows, _damaged(folder, len(rows)))
+
+
+def _spelled_out(recipe: Recipe, record: dict[str, Any], path: Path) -> Recipe:
+    vocabulary = record.get("data", {}).get("vocabulary")
+    if recipe.encoder.vocab_size is None and not isinstance(vocabulary, int):
+        raise UserError(f"{path}/recipe.yaml does not say encoder.vocab_size, so its FLOPs are not known")
+    recipe = spelled_out(recipe, vocabulary or 0)
+    planned_steps(recipe)  # or say that there is no budget
+    return recipe
+
+
+def _damaged(folder: RunFolder, rows: int) -> int:
+    """A run that still writes may have half a line at the end; that is no damage."""
+    if not folder.metrics_file.is_file():
+        return 0
+    lines = [line for line in folder.metrics_file.read_text("utf-8", errors="replace").split("\n") if line]
+    return max(0, len(lines) - rows - (folder.record.get("status") != "finished"))
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """Return names as short as can be while all differ: the ends of the paths."""
+    full = [Path(path).absolute() for path in paths]
+    if len(set(full)) < len(full):
+        doubled = next(path for path in full if full.count(path) > 1)
+        raise UserError(f"{doubled} is given twice")
+    for count in range(1, max((len(path.parts) for path in full), default=1) + 1):
+        names = ["/".join(path.parts[-count:]) for path in full]
+        if len(set(names)) == len(names):
+            break
+    return [printable(name) for name in names]
+
+
+def recipe_differences(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return each key in which the recipes differ, with its value in every run."""
+    recipes = [flat(run.recipe) for run in runs]
+    keys = [key for key in recipes[0] if len({str(recipe[key]) for recipe in recipes}) > 1]
+    return {key: [_shown(recipe[key]) for recipe in recipes] for key in keys}
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else printable(str(value))
+
+
+def common_ground(runs: Sequence[Run]) -> list[str]:
+    """Say what keeps runs from being compared: other data, tokenizers or row lengths."""
+    tests: list[tuple[str, Callable[[Run], Any]]] = [
+        ("data", data_of),
+        ("tokenizers", tokenizer_of),
+        ("row lengths", lambda run: run.recipe.length),
+    ]
+    found = [(what, _groups(runs, identity)) for what, identity in tests]
+    return [
+        f"these runs have different {what}, so their losses are not comparable: {_listed(groups)}"
+        for what, groups in found
+        if len(groups) > 1
+    ]
+
+
+def data_of(run: Run) -> str:
+    """Return what tells the data of a run from other data."""
+    return json_digest(run.record.get("data", {}).get("fingerprint"))
+
+
+def tokenizer_of(run: Run) -> str:
+    """Return what tells the tokenizer of a run from others; that of its data, where it is not known by itself."""
+    files = run.record.get("data", {}).get("fingerprint")
+    named = files.items() if isinstance(files, dict) else ()
+    known = [checksum for name, checksum in named if name.endswith(_TOKENIZER)]
+    return str(known[0]) if known else data_of(run)
+
+
+def _groups(runs: Sequence[Run], identity: Callable[[Run], Any]) -> list[list[str]]:
+    groups: dict[Any, list[str]] = {}
+    for run in runs:
+        groups.setdefault(identity(run), []).append(run.name)
+    return list(groups.values())
+
+
+def _listed(groups: Sequence[Sequence[str]]) -> str:
+    return " / ".join(", ".join(group) for group in groups)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < float("inf")

@@ -1,0 +1,165 @@
+"""What the numbers say, in words, with their uncertainty; and what they do not say."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from latemask.reporting.runs import Run, data_of
+from latemask.reporting.scores import Scores
+
+_EQUAL = 0.02  # FLOPs within 2 % are the same: steps are whole
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs that differ in their seed alone."""
+
+    label: str
+    runs: list[Run]
+    scores: list[float] = field(default_factory=list)
+    """The mean over the shared tasks, of every pre-training and fine-tuning seed."""
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of one run."""
+        return self.runs[0].flops
+
+    @property
+    def objective(self) -> str:
+        """Early or late."""
+        return self.runs[0].recipe.objective
+
+    @property
+    def median(self) -> float:
+        """The median score."""
+        return statistics.median(self.scores)
+
+    @property
+    def spread(self) -> str:
+        """Lowest to highest, and of how many."""
+        n = f"n = {len(self.scores)} from {len(self.runs)} pre-training {_plural('run', len(self.runs))}"
+        return f"{min(self.scores):.1f} to {max(self.scores):.1f}, {n}"
+
+
+def arms_of(runs: Sequence[Run], scores: Scores) -> list[Arm]:
+    """Group finished runs that are repeats of each other, in the order they were given."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.is_finished:
+            groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
+    labels = _labels([group[0] for group in groups.values()])
+    return [
+        Arm(label, group, [score for run in group for score in scores.averages(run.name)])
+        for label, group in zip(labels, groups.values(), strict=True)
+    ]
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Name arms by their method where that tells them apart, and by the run's name where it does not."""
+    methods = [run.method for run in runs]
+    budgets = [f"{run.method}, {run.flops:.2g} FLOPs" for run in runs]
+    for labels in (methods, budgets):
+        if len(set(labels)) == len(labels):
+            return labels
+    return [f"{run.name} ({run.method})" for run in runs]
+
+
+def baselines_of(arms: Sequence[Arm]) -> list[Arm]:
+    """Return what the others are held against: early masking or, where there is none, the first that was given."""
+    early = [arm for arm in arms if arm.objective == "early"]
+    return early if early and len(early) < len(arms) else list(arms[:1])
+
+
+def verdict(arms: Sequence[Arm], scores: Scores) -> list[str]:
+    """Return the verdict, a sentence or two for each baseline."""
+    if len(arms) < 2:
+        return ["Fewer than two finished runs that differ: there is nothing to compare yet."]
+    bases = baselines_of(arms)
+    scored = [arm for arm in arms if arm.scores]
+    if len(scored) < 2 or not any(base.scores for base in bases):
+        missing = "No downstream scores of two different runs on the same tasks: only losses can be compared."
+        return [missing, *_by_loss(arms, bases)]
+    tasks = f"{len(scores.shared)} {_plural('task', len(scores.shared))} ({', '.join(scores.shared)})"
+    said = [f"Scores are means over {tasks}; medians over seeds, lowest to highest."]
+    for base in (base for base in bases if base.scores):
+        others = [arm for arm in scored if arm not in bases]
+        said += [*_reached(base, others), *_at_equal_flops(base, others)]
+    silent = [arm.label for arm in arms if not arm.scores]
+    return said + ([f"Without scores, and not judged: {', '.join(silent)}."] if silent else [])
+
+
+def _reached(base: Arm, others: Sequence[Arm]) -> list[str]:
+    if not others:
+        return []
+    able = sorted((arm for arm in others if arm.median >= base.median), key=lambda arm: arm.flops)
+    reference = f"the median of {base.label} ({base.median:.1f}; {base.spread})"
+    if able:
+        arm = able[0]
+        share = f"{arm.flops / base.flops:.0%} of its FLOPs"
+        return [f"{arm.label} reaches {reference} at {share}: {_beside(arm, base)}."]
+    arm = max(others, key=lambda arm: arm.median)
+    share = f"{arm.flops / base.flops:.0%} of its FLOPs"
+    return [
+        f"None of the others reaches {reference}; the best of them is {arm.label} at {share}: {_beside(arm, base)}."
+    ]
+
+
+def _at_equal_flops(base: Arm, others: Sequence[Arm]) -> list[str]:
+    equal = [arm for arm in others if abs(arm.flops / base.flops - 1) <= _EQUAL]
+    return [f"At the same FLOPs as {base.label}, {arm.label} has {_beside(arm, base)}." for arm in equal]
+
+
+def _beside(arm: Arm, base: Arm) -> str:
+    difference = f"{arm.median:.1f} ({arm.median - base.median:+.1f}; {arm.spread})"
+    if min(arm.scores) > max(base.scores) or max(arm.scores) < min(base.scores):
+        return f"{difference}; the ranges do not overlap"
+    return f"{difference}; the ranges overlap, so seeds alone could make this difference"
+
+
+def _by_loss(arms: Sequence[Arm], bases: Sequence[Arm]) -> list[str]:
+    said = []
+    for base in bases:
+        others = [arm for arm in arms if arm is not base]
+        like = [arm for arm in others if _same_test(arm.runs[0], base.runs[0])]
+        said += [_loss_against(arm, base) for arm in like if arm not in bases]
+        if unlike := [arm.label for arm in others if arm not in like]:
+            said.append(
+                f"The losses of {base.label} and of {', '.join(unlike)} are not comparable: another share of the "
+                "text is hidden, or the data differ."
+            )
+    return said
+
+
+def _same_test(one: Run, other: Run) -> bool:
+    """Whether two runs are validated on the same rows with the same positions hidden."""
+    return (
+        (one.recipe.counts, one.recipe.train.eval_rows) == (other.recipe.counts, other.recipe.train.eval_rows)
+        and data_of(one) == data_of(other)
+        and one.last_validation is not None
+        and other.last_validation is not None
+    )
+
+
+def _loss_against(arm: Arm, base: Arm) -> str:
+    run, reference = arm.runs[0], base.runs[0]
+    mine, theirs = run.last_validation, reference.last_validation
+    assert mine is not None
+    assert theirs is not None
+    once = "one run each" if len(arm.runs) == len(base.runs) == 1 else "the first run of each"
+    reached = next((row for row in run.points("eval_loss") if row["eval_loss"] <= theirs), None)
+    if reached is None:
+        share = f"{run.flops / reference.flops:.0%} of its FLOPs"
+        return (
+            f"{arm.label} ends at a validation loss of {mine:.3f} with {share}, {base.label} at {theirs:.3f} ({once})."
+        )
+    flops = reached["step"] * run.recipe.train.batch_size * run.row_flops
+    return (
+        f"{arm.label} is at or below the last validation loss of {base.label} ({theirs:.3f}) at "
+        f"{flops / reference.flops:.0%} of its FLOPs, and ends at {mine:.3f} ({once})."
+    )
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

@@ -1,0 +1,147 @@
+"""`latemask compare` and `latemask report`: a page, figures and tables, and plain words about what is wrong."""
+
+import csv
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from latemask import compare, report
+from latemask.cli import main
+from latemask.errors import UserError
+from latemask.reporting import write_page
+
+FIGURES = ("loss-steps", "loss-tokens", "loss-flops", "loss-seconds", "compute")
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """A run whose files a test may change."""
+    return shutil.copytree(runs.late, tmp_path / "copied")
+
+
+def test_the_page_has_all_figures_all_runs_and_the_verdict(runs, results, tmp_path, capsys):
+    code = main(["compare", *map(str, runs.all), "--glue", str(results), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert code == 0
+    assert f"report: {tmp_path / 'out' / 'report.html'}" in said
+    for name in (*FIGURES, "scores", "tasks"):
+        assert f'id="figure-{name}"' in page
+        ElementTree.parse(tmp_path / "out" / f"{name}.svg")
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert page.count("<svg") == len(FIGURES) + 2
+    assert "reaches the median of early 40%" in page
+    assert "reaches the median of early 40%" in said
+    assert "mask.rate" in page
+
+
+def test_the_tables_hold_every_number(runs, results, tmp_path):
+    compare(runs.all, glue=[results], out=tmp_path / "out")
+    curves = list(csv.DictReader((tmp_path / "out" / "curves.csv").open()))
+    written = [json.loads(line) for run in runs.all for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [int(row["step"]) for row in curves] == [row["step"] for row in written]
+    assert [float(row["loss"]) for row in curves if row["loss"]] == [row["loss"] for row in written if "loss" in row]
+    scores = list(csv.DictReader((tmp_path / "out" / "scores.csv").open()))
+    assert len(scores) == 3 * 2 * 2
+    assert {row["score"] for row in scores if (row["run"], row["task"]) == ("late", "sst2")} == {"80.0", "82.0"}
+
+
+def test_the_same_page_comes_out_twice(runs, results, tmp_path):
+    for name in ("one", "two"):
+        compare(runs.all, glue=[results], out=tmp_path / name)
+    for file in (tmp_path / "one").glob("*.svg"):
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+
+
+def test_nothing_is_loaded_from_anywhere(runs, tmp_path):
+    page = compare(runs.all, out=tmp_path / "out").read_text()
+    assert "<script" not in page
+    assert "Content-Security-Policy" in page
+    for attribute in ('src="http', 'href="http', "url(http", "@import"):
+        assert attribute not in page
+
+
+def test_names_and_errors_are_escaped(runs, tmp_path, capsys):
+    nasty = shutil.copytree(runs.late, tmp_path / "<img src=x onerror=alert(1)>$x^2$\x1b[31m")
+    page = compare([nasty, runs.early], glue=[tmp_path / "<b>.json"], out=tmp_path / "out").read_text()
+    assert "<img" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;$x^2$\\x1b[31m" in page
+    assert "<b>" not in page
+    assert "\x1b" not in page + capsys.readouterr().err
+
+
+def test_wrong_and_unfinished_runs_are_said_on_the_page_and_on_stderr(runs, copied, tmp_path, capsys):
+    record = json.loads((copied / "run.json").read_text())
+    record["status"] = "stopped"
+    record["data"]["fingerprint"] = {"tokenizer/tokenizer.json": "0"}
+    (copied / "run.json").write_text(json.dumps(record))
+    page = compare([*runs.all, copied, tmp_path / "nowhere"], glue=[tmp_path / "none.json"], out=tmp_path / "out")
+    for text in (page.read_text(), capsys.readouterr().err):
+        assert "nowhere: no such folder" in text
+        assert "copied: not finished" in text
+        assert "different data" in text
+        assert "different tokenizers" in text
+        assert "none.json: no such file" in text
+
+
+def test_no_run_at_all_is_an_error(tmp_path, capsys):
+    assert main(["compare", str(tmp_path / "nowhere")]) == 2
+    assert "nothing to compare" in capsys.readouterr().err
+
+
+def test_somebody_elses_page_is_not_overwritten(runs, tmp_path):
+    (tmp_path / "report.html").write_text("my thesis")
+    with pytest.raises(UserError, match="not written by latemask"):
+        compare(runs.all, out=tmp_path)
+    assert (tmp_path / "report.html").read_text() == "my thesis"
+
+
+def test_a_report_is_about_one_run_and_lies_in_it(copied, capsys):
+    assert main(["report", str(copied)]) == 0
+    page = (copied / "report" / "report.html").read_text()
+    assert "step 6 of 6" in page
+    assert "<progress" in page
+    assert all(f'id="figure-{name}"' in page for name in FIGURES)
+    assert "Finished: step 6 of 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_a_report_while_the_run_still_runs(copied, rows, tmp_path):
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join(lines[:rows]))
+    page = report(copied, out=tmp_path / "elsewhere").read_text()
+    assert "Running: step" in page
+    assert "not finished" in page
+    assert ("to go" in page) == (rows == 3)
+
+
+def test_a_report_of_no_run_is_refused(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "not a latemask run" in capsys.readouterr().err
+
+
+def test_the_end_of_a_run_writes_the_page(runs):
+    assert "Finished: step 6 of 6" in (runs.late / "report" / "report.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_does_not_fail_the_run(runs, copied, monkeypatch, capsys):
+    def full(run: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    from latemask.run_folder import RunFolder
+    from latemask.training import pretraining
+
+    monkeypatch.setattr(pretraining, "write_page", full)
+    pretraining._write_report(RunFolder(copied))
+    assert "no report was written" in capsys.readouterr().err
+
+
+def test_writing_the_page_again_changes_only_the_page(copied):
+    shutil.rmtree(copied / "report")
+    write_page(copied)
+    assert [path.name for path in (copied / "report").iterdir()] == ["report.html"]

@@ -1,0 +1,139 @@
+"""Run folders as a page shows them."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from latemask.budget import sequence_flops
+from latemask.errors import UserError
+from latemask.recipe import MaskRecipe
+from latemask.reporting.runs import common_ground, read_run, read_runs, recipe_differences, short_names
+from tests.reporting.conftest import STEPS
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """A run whose files a test may change."""
+    return shutil.copytree(runs.late, tmp_path / "copied")
+
+
+def test_a_run_is_read_with_its_losses_and_its_cost(runs):
+    run = read_run(runs.late)
+    assert run.name == "late"
+    assert (run.done, run.steps, run.is_finished) == (STEPS, STEPS, True)
+    assert run.tokens == STEPS * 8 * 32
+    assert run.flops == STEPS * 8 * sequence_flops(run.recipe).training
+    assert run.flops == pytest.approx(run.rows[-1]["flops"])
+    assert len(run.points("loss")) == STEPS
+    assert [row["step"] for row in run.points("eval_loss")] == [2, 4, 6]
+    assert run.last_validation == run.points("eval_loss")[-1]["eval_loss"]
+    assert run.problems == []
+    assert run.seconds_left is None
+
+
+def test_the_split_is_measured_against_mlm_at_15_per_cent(runs):
+    fifteen, late = read_run(runs.fifteen), read_run(runs.late)
+    assert sum(fifteen.split.values()) == pytest.approx(1)
+    assert late.split["encoder"] < fifteen.split["encoder"]
+    assert late.split["head"] > fifteen.split["head"]
+
+
+def test_methods_in_words(runs):
+    late = read_run(runs.late)
+    assert late.method == "late 40% inside 2"
+    assert read_run(runs.early).method == "early 40%"
+    assert replace(late, recipe=replace(late.recipe, mask=MaskRecipe(rate=0.3, drop=0.25))).method == (
+        "late 30% drop 25% inside 2"
+    )
+
+
+def test_an_unfinished_run_says_how_far_it_is_and_how_long_it_will_take(copied):
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    lines = (copied / "metrics.jsonl").read_text().splitlines()
+    half = [line for line in lines if json.loads(line)["step"] <= 3]
+    (copied / "metrics.jsonl").write_text("\n".join([*half, half[-1][:10]]))  # the last line is being written
+    run = read_run(copied)
+    assert run.done == 3
+    assert run.problems == ["not finished: step 3 of 6, so its last numbers are not its end"]
+    assert run.seconds_left > 0
+    assert run.last_validation is None  # none at step 3
+
+
+def test_a_run_that_has_not_logged_anything_yet(copied):
+    (copied / "metrics.jsonl").unlink()
+    run = read_run(copied)
+    assert (run.done, run.flops, run.seconds, run.last_validation) == (0, 0, 0, None)
+    assert "no log lines yet" in run.problems
+
+
+def test_damage_and_changes_are_said(copied):
+    metrics = copied / "metrics.jsonl"
+    metrics.write_text("what is this?\n" + metrics.read_text())
+    record = json.loads((copied / "run.json").read_text())
+    record |= {"changes": [["mask.rate: 0.3 -> 0.4"]], "left_out_batches": [3]}
+    (copied / "run.json").write_text(json.dumps(record))
+    said = " ".join(read_run(copied).problems)
+    assert "1 damaged log lines" in said
+    assert "changed while it ran: mask.rate: 0.3 -> 0.4" in said
+    assert "1 batches were left out" in said
+
+
+def test_a_run_that_goes_on_from_an_encoder_says_that_this_was_not_counted(runs):
+    run = read_run(runs.late)
+    again = replace(run, recipe=replace(run.recipe, encoder=replace(run.recipe.encoder, init="some/encoder")))
+    assert again.problems == ["starts from some/encoder: what was spent on that before is not counted"]
+
+
+def test_what_is_no_run_is_named_and_the_others_are_read(runs, tmp_path):
+    (tmp_path / "empty").mkdir()
+    found, problems = read_runs([runs.late, tmp_path / "empty", tmp_path / "nowhere"])
+    assert [run.name for run in found] == ["late"]
+    assert ["not a latemask run" in problems[0], "no such folder" in problems[1]] == [True, True]
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"data": 3}'])
+def test_a_damaged_run_json_is_named(copied, content):
+    (copied / "run.json").write_text(content)
+    with pytest.raises(UserError, match="run\\.json"):
+        read_run(copied)
+
+
+def test_a_recipe_that_cannot_be_counted_is_refused(copied):
+    recipe = yaml.safe_load((copied / "recipe.yaml").read_text())
+    recipe["encoder"]["vocab_size"] = None
+    (copied / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    record = json.loads((copied / "run.json").read_text())
+    del record["data"]["vocabulary"]
+    (copied / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"encoder\.vocab_size"):
+        read_run(copied)
+
+
+def test_names_are_as_short_as_can_be(tmp_path):
+    assert short_names([tmp_path / "a" / "x", tmp_path / "a" / "y"]) == ["x", "y"]
+    assert short_names([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]
+    assert short_names([tmp_path / "\x1b[31m"]) == ["\\x1b[31m"]
+    with pytest.raises(UserError, match="twice"):
+        short_names([tmp_path, tmp_path])
+
+
+def test_what_differs_between_recipes(runs):
+    found = recipe_differences([read_run(path) for path in runs.all])
+    assert found == {"objective": ["late", "early", "early"], "mask.rate": ["0.4", "0.4", "0.15"]}
+
+
+def test_runs_on_other_data_or_with_another_tokenizer_are_not_comparable(runs, copied):
+    record = json.loads((copied / "run.json").read_text())
+    files = record["data"]["fingerprint"]
+    assert any(name.endswith("tokenizer.json") for name in files)
+    shards = {name: checksum if name.endswith("tokenizer.json") else "0" for name, checksum in files.items()}
+    for fingerprint, expected in ((files, []), (shards, ["data"]), (dict.fromkeys(files, "0"), ["data", "tokenizers"])):
+        record["data"]["fingerprint"] = fingerprint
+        (copied / "run.json").write_text(json.dumps(record))
+        said = common_ground([read_run(runs.late), read_run(copied)])
+        assert [f"different {what}," in line for what, line in zip(expected, said, strict=True)] == [True] * len(said)
+        assert all("late / copied" in line for line in said)

@@ -1,0 +1,97 @@
+"""The verdict: what the numbers say, how sure that is, and what they do not say."""
+
+import json
+import shutil
+
+import pytest
+
+from latemask.reporting.runs import read_run
+from latemask.reporting.scores import Scores, read_scores
+from latemask.reporting.verdict import arms_of, baselines_of, verdict
+from tests.reporting.conftest import write_results
+
+
+@pytest.fixture
+def judged(runs, tmp_path):
+    """Say what the verdict is when runs have these scores on one task."""
+
+    def judge(late, early, fifteen):
+        found = {runs.late: late, runs.early: early, runs.fifteen: fifteen}
+        path = write_results(tmp_path / "results.json", {run: {"sst2": s} for run, s in found.items() if s})
+        read = [read_run(run) for run in runs.all]
+        scores = read_scores([path], read)
+        return verdict(arms_of(read, scores), scores)
+
+    return judge
+
+
+def flops_ratio(runs, base):
+    return f"{read_run(runs.late).flops / read_run(base).flops:.0%}"
+
+
+def test_it_says_at_what_share_of_the_flops_late_reaches_early(judged, runs):
+    said = judged([0.80, 0.82], [0.79, 0.83], [0.70, 0.71])
+    assert said[0].startswith("Scores are means over 1 task (sst2)")
+    assert "reaches the median of early 40% (81.0; 79.0 to 83.0, n = 2 from 1 pre-training run)" in said[1]
+    assert f" at {flops_ratio(runs, runs.early)} of its FLOPs" in said[1]
+    assert "81.0 (+0.0; 80.0 to 82.0, n = 2 from 1 pre-training run)" in said[1]
+    assert "the ranges overlap, so seeds alone could make this difference" in said[1]
+    assert "reaches the median of early 15% (70.5" in said[2]
+    assert "the ranges do not overlap" in said[2]
+
+
+def test_it_says_so_when_late_does_not_reach_early(judged):
+    said = judged([0.75], [0.80], [0.70])
+    assert said[1].startswith("None of the others reaches the median of early 40% (80.0")
+    assert "75.0 (-5.0;" in said[1]
+    assert "late 40% inside 2 reaches the median of early 15%" in said[2]
+
+
+def test_runs_without_scores_are_not_judged(judged):
+    said = judged([0.75], None, [0.70])
+    assert said[-1] == "Without scores, and not judged: early 40%."
+
+
+def test_without_scores_only_losses_of_the_same_task_are_compared(runs):
+    read = [read_run(run) for run in runs.all]
+    nothing = Scores([], {run.name: {} for run in read}, [])
+    said = verdict(arms_of(read, nothing), nothing)
+    assert said[0].startswith("No downstream scores")
+    assert "validation loss" in said[1]
+    assert "early 40%" in said[1]
+    assert any("of early 15%" in line and "are not comparable" in line for line in said)
+
+
+def test_one_finished_run_is_nothing_to_compare(runs):
+    read = [read_run(runs.late)]
+    nothing = Scores([], {"late": {}}, [])
+    assert "nothing to compare" in verdict(arms_of(read, nothing), nothing)[0]
+
+
+def test_unfinished_runs_are_in_no_arm(runs, tmp_path):
+    copied = shutil.copytree(runs.late, tmp_path / "copied")
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    assert arms_of([read_run(copied)], Scores([], {}, [])) == []
+
+
+def test_repeats_with_other_seeds_are_one_arm(runs, results, tmp_path):
+    copied = shutil.copytree(runs.late, tmp_path / "again")
+    recipe = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(recipe.replace("seed: 0", "seed: 1"))
+    read = [*(read_run(run) for run in runs.all), read_run(copied)]
+    scores = Scores([], {run.name: {} for run in read}, [])
+    arms = arms_of(read, scores)
+    assert [[run.name for run in arm.runs] for arm in arms] == [["late", "again"], ["early"], ["fifteen"]]
+    assert [arm.label for arm in arms] == ["late 40% inside 2", "early 40%", "early 15%"]
+    assert [arm.label for arm in baselines_of(arms)] == ["early 40%", "early 15%"]
+
+
+def test_arms_that_differ_in_their_budget_alone_are_told_apart(runs, tmp_path):
+    copied = shutil.copytree(runs.late, tmp_path / "longer")
+    recipe = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(recipe.replace("steps: 6", "steps: 5"))
+    read = [read_run(runs.late), read_run(copied)]
+    arms = arms_of(read, Scores([], {run.name: {} for run in read}, []))
+    assert len({arm.label for arm in arms}) == 2
+    assert baselines_of(arms) == arms[:1]  # there is no early one: the first
