@@ -115,6 +115,10 @@ def read_sweep(path: Path) -> Sweep:
     flops = _number(tree["flops"], f"{path}: flops")
     seeds = _listed(tree.get("seeds", [0]), f"{path}: seeds")
     arms = [*_grid(tree.get("grid") or {}, path), *_also(tree.get("also") or [], path)]
+    if not arms:
+        raise UserError(f"{path}: no runs: give a grid, or a list of them in 'also'")
+    if any("seed" in arm for arm in arms):
+        raise UserError(f"{path}: seed: the seeds of a sweep are 'seeds', and every run has each")
     if len(arms) * len(seeds) > _MOST_RUNS:
         raise UserError(f"{path}: {len(arms) * len(seeds):,} runs; {_MOST_RUNS:,} at most")
     runs = [_run(str(tree["recipe"]), {**arm, "seed": seed}, flops, path) for arm in arms for seed in seeds]

@@ -1,12 +1,14 @@
 """Figures: no two series look the same, and no name breaks one."""
 
+from itertools import pairwise
+
 from latemask.reporting.plots import fitting, looks
 
 
 def test_no_two_of_thirty_series_look_the_same_and_neighbours_differ_in_more_than_colour():
     found = [tuple(map(str, look.values())) for look in looks(30)]
     assert len(set(found)) == 30
-    for (colour, dash, marker), (other_colour, other_dash, other_marker) in zip(found, found[1:], strict=False):
+    for (colour, dash, marker), (other_colour, other_dash, other_marker) in pairwise(found):
         assert (colour != other_colour, dash != other_dash, marker != other_marker) == (True, True, True)
 
 
