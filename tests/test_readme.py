@@ -13,6 +13,7 @@ from latemask.text.builtin import builtin_files
 from tests.evaluation.conftest import write_glue
 
 ROOT = Path(__file__).parent.parent
+SMALL = "length: 32\nencoder: {layers: 2, width: 32, heads: 2}\ntrain: {batch_size: 4}\n"
 TINY = "--encoder.layers 2 --encoder.width 32 --encoder.heads 2 --train.batch-size 4"
 
 
@@ -37,6 +38,11 @@ def cut(command: str) -> str:
     return command
 
 
+def cut_sweep(text: str) -> str:
+    """Make a sweep take seconds."""
+    return text.replace("recipe: small", "recipe: tiny.yaml").replace("e+13", "e+8").replace("[0, 1]", "[0]")
+
+
 @pytest.fixture
 def workshop(tmp_path, corpus, monkeypatch):
     """A folder with a corpus, labelled files and a task of GLUE in it, as a reader of the README has one."""
@@ -45,6 +51,10 @@ def workshop(tmp_path, corpus, monkeypatch):
     for name in ("train", "dev", "new"):
         (tmp_path / f"{name}.csv").write_text("review,mood\n" + "a good film,glad\na bad film,sad\n" * 4)
     write_glue(tmp_path / "glue", "rte", train=8, dev=4)
+    (tmp_path / "tiny.yaml").write_text(
+        "length: 32\nencoder: {layers: 2, width: 32, heads: 2}\ntrain: {batch_size: 4}\n"
+    )
+    (tmp_path / "rates.yaml").write_text(cut_sweep(blocks("docs/comparing.md", "yaml")[0]))
     some = builtin_files()[::15]
     monkeypatch.setattr("latemask.evaluation.builtin_tasks._FEWEST_OF_A_LIBRARY", 20)
     monkeypatch.setattr("latemask.text.builtin.builtin_files", lambda: some)
@@ -63,7 +73,7 @@ def test_the_commands_of_the_readme_run_in_their_order(workshop):
 
 def test_the_python_of_the_readme_runs(workshop):
     small = workshop / "small"
-    small.write_text("length: 32\nencoder: {layers: 2, width: 32, heads: 2}\ntrain: {batch_size: 4}\n")
+    small.write_text(SMALL)
     code = blocks("README.md", "python")[1].replace("max_steps=1000", "max_steps=2")
     code = code.replace('out="mood"', 'out="mood", seeds=1, epochs=1')
     exec(code, {})
