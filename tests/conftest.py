@@ -43,6 +43,13 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedData
     return prepare([corpus], out=tmp_path_factory.mktemp("prepared") / "data", vocab_size=1000, validation=0.1)
 
 
+@pytest.fixture(autouse=True)
+def no_page_at_the_end_of_runs(request, monkeypatch):
+    """Drawing takes longer than a tiny run; tests of the page have it."""
+    if "reporting" not in request.node.nodeid and "demonstrating" not in request.node.nodeid:
+        monkeypatch.setattr("latemask.training.pretraining.write_page", lambda run: run)
+
+
 def tiny_recipe(**changes: Any) -> Recipe:
     """A recipe that trains in a blink; dotted keys are not needed, sections are given whole."""
     base = Recipe(

@@ -40,7 +40,12 @@ def cut(command: str) -> str:
 
 def cut_sweep(text: str) -> str:
     """Make a sweep take seconds."""
-    return text.replace("recipe: small", "recipe: tiny.yaml").replace("e+13", "e+8").replace("[0, 1]", "[0]")
+    return (
+        text.replace("recipe: small", "recipe: tiny.yaml")
+        .replace("e+13", "e+8")
+        .replace("[0, 1]", "[0]")
+        .replace("0.3, 0.4, ", "")
+    )
 
 
 @pytest.fixture
@@ -51,9 +56,7 @@ def workshop(tmp_path, corpus, monkeypatch):
     for name in ("train", "dev", "new"):
         (tmp_path / f"{name}.csv").write_text("review,mood\n" + "a good film,glad\na bad film,sad\n" * 4)
     write_glue(tmp_path / "glue", "rte", train=8, dev=4)
-    (tmp_path / "tiny.yaml").write_text(
-        "length: 32\nencoder: {layers: 2, width: 32, heads: 2}\ntrain: {batch_size: 4}\n"
-    )
+    (tmp_path / "tiny.yaml").write_text(SMALL)
     (tmp_path / "rates.yaml").write_text(cut_sweep(blocks("docs/comparing.md", "yaml")[0]))
     some = builtin_files()[::15]
     monkeypatch.setattr("latemask.evaluation.builtin_tasks._FEWEST_OF_A_LIBRARY", 20)
