@@ -1,8 +1,10 @@
 """Every encoder family, opened, is the stock Hugging Face model."""
 
+import json
+
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModel
 
 from latemask.errors import UserError
 from latemask.model.families import FAMILIES, family_of
@@ -57,6 +59,16 @@ def test_the_pieces_of_an_opened_layer_make_the_stock_layer(family):
 def test_the_longest_input_is_what_the_recipe_asked_for(family):
     model = model_of(family)
     assert model.family.longest(model.encoder.config) == 32
+
+
+def test_the_rotary_base_is_the_recipes_also_after_saving_and_loading(tmp_path):
+    recipe = tiny_recipe(encoder=EncoderRecipe(layers=3, width=32, heads=2, rotary_base=500.0))
+    encoder = make_model(recipe).encoder
+    encoder.save_pretrained(tmp_path)
+    expected = 500.0 ** (-torch.arange(0, 16, 2) / 16)
+    for one in (encoder, AutoModel.from_pretrained(tmp_path)):
+        assert torch.allclose(one.rotary_emb.full_attention_inv_freq, expected)
+    assert json.loads((tmp_path / "config.json").read_text())["global_rope_theta"] == 500  # what transformers 4 reads
 
 
 def test_sliding_windows_are_refused():

@@ -307,12 +307,14 @@ def test_less_text_than_a_row_is_said(data, tmp_path):
 
 
 def test_continued_pre_training_starts_from_the_encoder_and_keeps_its_shape(data, tmp_path):
-    first = pretrain(recipe_of(3), data=data.folder, out=tmp_path / "first")
+    shape = replace(recipe_of(3).encoder, rotary_base=500.0)
+    first = pretrain(replace(recipe_of(3), encoder=shape), data=data.folder, out=tmp_path / "first")
     start = EncoderRecipe(init=str(first.encoder), layers=99)
     second = pretrain(
         replace(recipe_of(1, learning_rate=1e-12), encoder=start), data=data.folder, out=tmp_path / "second"
     )
     assert load_recipe(second.recipe_file).encoder.layers == 3
+    assert load_recipe(second.recipe_file).encoder.rotary_base == 500
     before, after = (load_file(run.encoder / "model.safetensors") for run in (first, second))
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
     assert torch.allclose(weights(second)["mask_vector"], before["embeddings.tok_embeddings.weight"][4], atol=1e-6)

@@ -74,6 +74,7 @@ def encoder_config(encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
             "max_position_embeddings": encoder.max_length,
             "layer_types": ["full_attention"] * encoder.layers,
             "global_attn_every_n_layers": 1,  # the same in the words of transformers 4
+            "global_rope_theta": encoder.rotary_base,
             "attention_dropout": encoder.dropout,
             "embedding_dropout": encoder.dropout,
             "mlp_dropout": encoder.dropout,
@@ -88,7 +89,10 @@ def encoder_config(encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
             "attention_probs_dropout_prob": encoder.dropout,
             "type_vocab_size": 2 if encoder.family == "bert" else 1,
         }
-    return AutoConfig.for_model(encoder.family, **shape)
+    config = AutoConfig.for_model(encoder.family, **shape)
+    if encoder.family == "modernbert":
+        config.global_rope_theta = encoder.rotary_base  # transformers 5 reads and forgets it; 4 needs it in the file
+    return config
 
 
 def _join_settings(recipe: Recipe) -> dict[str, Any]:
@@ -117,7 +121,14 @@ def checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:
         width=config.hidden_size,
         heads=config.num_attention_heads,
         ffn_width=config.intermediate_size,
+        rotary_base=_rotary_base(config, encoder.rotary_base),
         dropout=getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0)),
         max_length=longest,
         vocab_size=config.vocab_size,
     )
+
+
+def _rotary_base(config: Any, default: float) -> float:
+    """Return the base of the full-attention layers; families without rotary positions have none."""
+    rotary = getattr(config, "rope_parameters", None) or {}
+    return float(rotary.get("full_attention", {}).get("rope_theta", default))
