@@ -99,6 +99,7 @@ def test_mini_base_and_its_early_form_differ_in_the_masks_only():
         ("mask: {random: 0.5, keep: 0.5}", "leave no position masked"),
         ("encoder: {width: 100, heads: 3}", "encoder.heads 3 does not divide encoder.width 100"),
         ("encoder: {layers: 0}", "encoder.layers is 0"),
+        ("encoder: {init_std: 0}", "encoder.init_std is 0"),
         ("encoder: {rotary_base: 1}", "encoder.rotary_base is 1"),
         ("encoder: {rotary_base: .inf}", "encoder.rotary_base is inf"),
         ("encoder: {max_length: 64}", "shorter than length 128"),

@@ -35,6 +35,8 @@ class EncoderRecipe:
     """Attention heads; must divide the width."""
     ffn_width: int | None = None
     """Feed-forward width; by default what makes a layer cost as much as 4 x width does without a gate."""
+    init_std: float = 0.02
+    """Standard deviation of the first weights; 0.02 suits widths near 768, narrow encoders start faster with more."""
     rotary_base: float = 10_000.0
     """Base of the rotary positions (modernbert): smaller tells near positions apart better, larger reaches further."""
     dropout: float = 0.0
@@ -297,6 +299,8 @@ def _shape_problem(recipe: Recipe) -> str | None:
     for key in ("ffn_width", "max_length", "vocab_size"):
         if (value := getattr(encoder, key)) is not None and not 1 <= value <= 2**31:
             return f"encoder.{key} is {value}; it must be between 1 and {2**31:,}"
+    if not 0 < encoder.init_std <= 1:
+        return f"encoder.init_std is {encoder.init_std}; it must be between 0 and 1"
     if not 1 < encoder.rotary_base <= 1e9:
         return f"encoder.rotary_base is {encoder.rotary_base}; it must be more than 1, and 1e9 at most"
     if not 0 <= encoder.dropout < 1:

@@ -7,10 +7,11 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from latemask.errors import UserError
+from latemask.model import build_model, complete_recipe
 from latemask.model.families import FAMILIES, family_of
 from latemask.recipe import EncoderRecipe
 from tests.conftest import FAMILIES as NAMES
-from tests.conftest import make_batch, make_model, make_rows, tiny_recipe
+from tests.conftest import VOCABULARY, make_batch, make_model, make_rows, tiny_recipe
 
 
 def model_of(family: str):
@@ -59,6 +60,18 @@ def test_the_pieces_of_an_opened_layer_make_the_stock_layer(family):
 def test_the_longest_input_is_what_the_recipe_asked_for(family):
     model = model_of(family)
     assert model.family.longest(model.encoder.config) == 32
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_first_weights_are_as_wide_as_the_recipe_says(family):
+    found = []
+    for std in (0.02, 0.06):
+        torch.manual_seed(0)
+        recipe = tiny_recipe(encoder=EncoderRecipe(family, layers=1, width=32, heads=2, init_std=std))
+        model = build_model(complete_recipe(recipe, VOCABULARY), VOCABULARY)
+        weights = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "bias" not in name]
+        found.append([weight.std().item() for weight in weights])
+    assert found[1] == pytest.approx([3 * std for std in found[0]], rel=1e-4)
 
 
 def test_the_rotary_base_is_the_recipes_also_after_saving_and_loading(tmp_path):

@@ -49,6 +49,7 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary) -> EncoderForPreTraining
     settings = _join_settings(recipe)
     cls = MODELS[recipe.objective]
     if recipe.encoder.init is None:
+        settings["initializer_range"] = recipe.encoder.init_std
         return cls(cls.config_class(encoder=encoder_config(recipe.encoder, vocabulary), **settings))
     if recipe.objective == "late":
         settings["mask_token_id"] = vocabulary.mask
@@ -65,6 +66,7 @@ def encoder_config(encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
         "num_hidden_layers": encoder.layers,
         "num_attention_heads": encoder.heads,
         "intermediate_size": encoder.ffn_width,
+        "initializer_range": encoder.init_std,
         "pad_token_id": vocabulary.pad,
         "bos_token_id": vocabulary.bos,
         "eos_token_id": vocabulary.eos,
@@ -121,6 +123,7 @@ def checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:
         width=config.hidden_size,
         heads=config.num_attention_heads,
         ffn_width=config.intermediate_size,
+        init_std=getattr(config, "initializer_range", encoder.init_std),
         rotary_base=_rotary_base(config, encoder.rotary_base),
         dropout=getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0)),
         max_length=longest,

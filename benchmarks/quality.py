@@ -1,0 +1,389 @@
+"""Does late masking give the same encoder for less? The study of docs/study.md, in pieces that go on.
+
+python benchmarks/quality.py --shared ../shared/data --work study --stop-after 150m
+python benchmarks/quality.py --summarise
+
+The same command goes on where it was stopped; what is done is not done again. Every run that was pre-trained (and, most
+of them, fine-tuned) leaves a small record in benchmarks/quality/, and --summarise makes every number of the study in
+docs/results.md from these alone. One JSON object comes last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as a script
+
+from benchmarks.quality_arms import ARMS, BASELINE, BUDGET, CHEAPER, EQUAL, FINETUNING, ROWS, TASKS, VOCABULARY, Arm
+
+from latemask.evaluation.results import Results
+from latemask.files import write_json_atomically
+from latemask.recipe import flat, load_recipe
+from latemask.run_folder import RunFolder
+from latemask.training.callbacks import seconds_of
+
+RECORDS = Path(__file__).parent / "quality"
+_POLL = 2.0
+_CURVE_POINTS = 40
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where everything is."""
+
+    shared: Path
+    work: Path
+
+    @property
+    def data(self) -> Path:
+        """The corpus, prepared."""
+        return self.work / "data"
+
+    @property
+    def glue(self) -> Path:
+        """The part of GLUE that is used."""
+        return self.work / "glue-part"
+
+    def run(self, name: str) -> RunFolder:
+        """Return the folder of a run."""
+        return RunFolder(self.work / "runs" / name)
+
+    def results(self, name: str) -> Path:
+        """Return where the scores of its encoder are."""
+        return self.work / "scores" / name / "results.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process: a pre-training or a fine-tuning."""
+
+    name: str
+    words: list[str]
+
+
+# What there is to do
+
+
+def jobs_of(study: Study, arm: Arm, seed: int) -> Iterator[Job]:
+    """Yield what is missing of one run, in its order."""
+    name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
+    if not run.is_finished():
+        options = {**arm.keys, "seed": seed, "budget.flops": arm.share * BUDGET}
+        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        begun = run.recipe_file.is_file() and (run.path / "run.json").is_file()
+        where = ["--data", str(study.data), "--out", str(run.path), *(["--resume"] if begun else [])]
+        yield Job(f"{name} pretrain", ["pretrain", "mini-base", *where, *words])
+    tasks = arm.tasks if not is_scored(study, arm, seed) else ()
+    if tasks:
+        settings = [word for key, value in FINETUNING.items() for word in (f"--{key}", str(value))]
+        out = str(study.results(name).parent)
+        yield Job(
+            f"{name} finetune",
+            ["glue", str(run.path), "--data", str(study.glue), "--out", out, *settings, "--tasks", *tasks],
+        )
+
+
+def is_scored(study: Study, arm: Arm, seed: int) -> bool:
+    """Whether all tasks of a run are done with all seeds."""
+    path = study.results(f"{arm.name}-{seed}")
+    if not path.is_file():
+        return False
+    done = Results.read(path).cells
+    return all(sum(cell.task == task for cell in done) >= int(FINETUNING["seeds"]) for task in arm.tasks)
+
+
+def prepare_everything(study: Study) -> None:
+    """Prepare corpus and tasks, unless they are there."""
+    if not (study.data / "manifest.json").is_file():
+        corpus = str(study.shared / "corpus")
+        latemask = [sys.executable, "-m", "latemask", "prepare", corpus, "--out", str(study.data)]
+        subprocess.run([*latemask, "--vocab-size", str(VOCABULARY)], check=True)
+    for folder in sorted(path for path in (study.shared / "glue").iterdir() if path.is_dir()):
+        for file in folder.glob("*.tsv"):
+            target = study.glue / folder.name / file.name
+            if not target.is_file():
+                _copy_rows(file, target, ROWS.get(folder.name, (None, None)))
+
+
+def _copy_rows(file: Path, target: Path, rows: tuple[int | None, int | None]) -> None:
+    """Copy a file of GLUE, or some of its rows in their order, drawn once and for ever."""
+    lines = file.read_text("utf-8").split("\n")
+    lines = lines[:-1] if not lines[-1] else lines
+    head, body = ([], lines) if file.parent.name == "CoLA" else (lines[:1], lines[1:])
+    wanted = rows[0] if file.name.startswith("train") else rows[1] if file.name.startswith("dev") else None
+    if wanted is not None and wanted < len(body):
+        chosen = sorted(random.Random(file.name).sample(range(len(body)), wanted))
+        body = [body[number] for number in chosen]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("\n".join([*head, *body]) + "\n", "utf-8")
+
+
+# Doing it
+
+
+class Workers:
+    """Some processes at a time, each with its share of the cores; all are asked to stop when time is up."""
+
+    def __init__(self, study: Study, count: int, seconds: float | None):
+        self.study, self.count = study, count
+        self.ends = None if seconds is None else time.monotonic() + seconds
+        self.busy: dict[str, tuple[subprocess.Popen[bytes], Job]] = {}
+        self.stopped = False
+        self.failed: list[str] = []
+
+    def run(self, wanted: Sequence[tuple[Arm, int]]) -> None:
+        """Work until nothing is missing or time is up."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopped", True))
+        signal.signal(signal.SIGINT, lambda *_: setattr(self, "stopped", True))
+        while True:
+            self._collect()
+            if self.ends is not None and time.monotonic() > self.ends:
+                self.stopped = True
+            waiting = [] if self.stopped else self._waiting(wanted)
+            if not waiting and not self.busy:
+                return
+            if self.stopped:
+                self._stop()
+            for key, job in waiting[: self.count - len(self.busy)]:
+                self._start(key, job)
+            time.sleep(_POLL)
+
+    def _waiting(self, wanted: Sequence[tuple[Arm, int]]) -> list[tuple[str, Job]]:
+        """Return the next job of every run that is not worked on."""
+        if len(self.busy) >= self.count:
+            return []
+        idle = [(f"{arm.name}-{seed}", arm, seed) for arm, seed in wanted if f"{arm.name}-{seed}" not in self.busy]
+        firsts = [(key, next(jobs_of(self.study, arm, seed), None)) for key, arm, seed in idle]
+        return [(key, job) for key, job in firsts if job is not None and job.name not in self.failed]
+
+    def _start(self, key: str, job: Job) -> None:
+        log = self.study.work / "logs" / f"{job.name.replace(' ', '-')}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        threads = str(max(1, (os.cpu_count() or 1) // self.count))
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+        print(f"{time.strftime('%H:%M:%S')}  {job.name}", file=sys.stderr, flush=True)
+        with log.open("ab") as file:
+            words = [sys.executable, "-m", "latemask", *job.words]
+            self.busy[key] = (subprocess.Popen(words, stdout=file, stderr=file, env=environment), job)
+
+    def _collect(self) -> None:
+        for key, (process, job) in list(self.busy.items()):
+            if process.poll() is None:
+                continue
+            del self.busy[key]
+            if process.returncode and not self.stopped:
+                self.failed.append(job.name)
+                print(f"{job.name} failed ({process.returncode}), see logs/", file=sys.stderr, flush=True)
+
+    def _stop(self) -> None:
+        for process, _ in self.busy.values():
+            process.send_signal(signal.SIGTERM)
+        for process, _ in self.busy.values():
+            process.wait()
+
+
+# What is kept
+
+
+def write_record(study: Study, arm: Arm, seed: int) -> None:
+    """Write what is known of a finished run; small enough for the repository."""
+    name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
+    if not run.is_finished() or (arm.tasks and not is_scored(study, arm, seed)):
+        return
+    rows, record = run.metrics(), run.record
+    validated = [row for row in rows if "eval_loss" in row]
+    trained = [row for row in rows if "loss" in row]
+    kept = {
+        "arm": asdict(arm),
+        "seed": seed,
+        "recipe": flat(load_recipe(run.recipe_file)),
+        "data": record["data"]["fingerprint"],
+        "steps": record["steps"],
+        "tokens": record["tokens"],
+        "flops": record["flops"],
+        "seconds": rows[-1]["seconds"],
+        "versions": record["versions"],
+        "validation": [[row["step"], round(row["eval_loss"], 4)] for row in _thinned(validated)],
+        "training": [[row["step"], round(row["loss"], 4)] for row in _thinned(trained)],
+        **_scores(study, name, arm),
+    }
+    path = RECORDS / f"{name}.json"
+    before = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    write_json_atomically(path, {**kept, "commit": before.get("commit", _commit())})
+
+
+def _scores(study: Study, name: str, arm: Arm) -> dict[str, Any]:
+    if not arm.tasks:
+        return {"scores": {}}
+    results = Results.read(study.results(name))
+    cells = results.ordered()
+    return {
+        "scores": {task: [round(cell.score, 5) for cell in cells if cell.task == task] for task in arm.tasks},
+        "collapsed": {task: sum(cell.collapsed for cell in cells if cell.task == task) for task in arm.tasks},
+        "parts": {task: results.tasks[task]["part"] for task in arm.tasks},
+        "constant": {task: round(results.tasks[task]["constant"]["score"], 5) for task in arm.tasks},
+        "protocol": asdict(results.protocol),
+        "learning_rate": sorted({cell.learning_rate for cell in cells}),
+        "finetuning_seconds": round(sum(cell.seconds for cell in cells)),
+    }
+
+
+def _thinned(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    stride = max(1, len(rows) // _CURVE_POINTS)
+    return [*rows[:-1:stride], *rows[-1:]]
+
+
+def _commit() -> str:
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=7"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+# What it says
+
+
+@dataclass(frozen=True)
+class Found:
+    """All records of one arm."""
+
+    arm: Arm
+    records: list[dict[str, Any]]
+
+    @property
+    def dots(self) -> list[float]:
+        """The mean over the tasks, in per cent, of each pre-training seed with each fine-tuning seed."""
+        per_run = [zip(*(record["scores"][task] for task in self.arm.tasks), strict=True) for record in self.records]
+        return [100 * statistics.fmean(scores) for run in per_run for scores in run]
+
+    def of_task(self, task: str) -> list[float]:
+        """Return every score on a task, in per cent."""
+        return [100 * score for record in self.records for score in record["scores"].get(task, [])]
+
+    def mean_over(self, tasks: Sequence[str]) -> list[float]:
+        """Return the mean over some tasks, in per cent, of each pre-training seed with each fine-tuning seed."""
+        per_run = [zip(*(record["scores"][task] for task in tasks), strict=True) for record in self.records]
+        return [100 * statistics.fmean(scores) for run in per_run for scores in run]
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of one run."""
+        return float(self.records[0]["flops"])
+
+    @property
+    def loss(self) -> float:
+        """The last validation loss, median over seeds."""
+        return statistics.median(record["validation"][-1][1] for record in self.records)
+
+
+def read_records() -> dict[str, Found]:
+    """Read every record, by arm."""
+    found: dict[str, Found] = {}
+    for path in sorted(RECORDS.glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        arm = Arm(**{**record["arm"], "tasks": tuple(record["arm"]["tasks"])})
+        found.setdefault(arm.name, Found(arm, [])).records.append(record)
+    order = [arm.name for arm in ARMS]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def summarise() -> dict[str, Any]:
+    """Print the tables, and return the numbers that matter."""
+    found = read_records()
+    scored = {name: one for name, one in found.items() if one.arm.tasks}
+    _print_scores(scored)
+    _print_runs(found)
+    summary: dict[str, Any] = {"tasks": list(TASKS), "arms": {name: _arm_summary(one) for name, one in scored.items()}}
+    if BASELINE in scored:
+        base = scored[BASELINE]
+        for key, name in (("late_minus_early_at_that_budget", CHEAPER), ("late_minus_early_at_equal_flops", EQUAL)):
+            other = scored.get(name)
+            summary[key] = None if other is None else round(_median(other) - _median(base), 2)
+        cheaper = scored.get(CHEAPER)
+        summary["late_flops_over_early"] = None if cheaper is None else round(cheaper.flops / base.flops, 4)
+        seeds = [len(scored[name].records) for name in (BASELINE, CHEAPER) if name in scored]
+        summary["pretraining_seeds"] = min(seeds)
+    return summary
+
+
+def _median(found: Found) -> float:
+    return statistics.median(found.mean_over(found.arm.tasks))
+
+
+def _arm_summary(found: Found) -> dict[str, Any]:
+    dots = found.mean_over(found.arm.tasks)
+    return {
+        "flops": found.flops,
+        "median": round(statistics.median(dots), 2),
+        "lowest": round(min(dots), 2),
+        "highest": round(max(dots), 2),
+        "pretraining_seeds": len(found.records),
+        "tasks": len(found.arm.tasks),
+        "validation_loss": found.loss,
+    }
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})" if values else "–"
+
+
+def _print_scores(scored: dict[str, Found]) -> None:
+    print("| arm | FLOPs / C | seeds | mean | " + " | ".join(TASKS) + " |")
+    print("|---|---|---|---|" + "---|" * len(TASKS))
+    for name, one in scored.items():
+        cells = [_spread(one.of_task(task)) for task in TASKS]
+        mean = _spread(one.mean_over(one.arm.tasks))
+        part = "" if one.arm.tasks == TASKS else f" of {len(one.arm.tasks)}"
+        share = f"{one.flops / BUDGET:.2f}"
+        print(f"| {name} | {share} | {len(one.records)} | {mean}{part} | " + " | ".join(cells) + " |")
+    print()
+
+
+def _print_runs(found: dict[str, Found]) -> None:
+    print("| run | commit | steps | M tokens | FLOPs | hours | last validation loss | fine-tuning hours |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, one in found.items():
+        for record in one.records:
+            print(
+                f"| {name}-{record['seed']} | {record['commit']} | {record['steps']:,} | {record['tokens'] / 1e6:.1f} "
+                f"| {record['flops']:.3g} | {record['seconds'] / 3600:.2f} | {record['validation'][-1][1]:.3f} "
+                f"| {record.get('finetuning_seconds', 0) / 3600:.2f} |"
+            )
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=Path("../shared/data"), help="folder with corpus/ and glue/")
+    parser.add_argument("--work", type=Path, default=Path("study"), help="where runs and scores are kept")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time; they share the cores")
+    parser.add_argument("--only", nargs="+", help="arms to work on, by name; by default all, in their order")
+    parser.add_argument("--stop-after", help="save and stop after this much time (90m, 2h)")
+    parser.add_argument("--summarise", action="store_true", help="only make the tables from the records")
+    arguments = parser.parse_args()
+    if not arguments.summarise:
+        study = Study(arguments.shared, arguments.work)
+        arms = [arm for arm in ARMS if arguments.only is None or arm.name in arguments.only]
+        wanted = [(arm, seed) for arm in arms for seed in range(arm.seeds)]
+        prepare_everything(study)
+        limit = None if arguments.stop_after is None else seconds_of(arguments.stop_after, "--stop-after")
+        Workers(study, arguments.jobs, limit).run(wanted)
+        RECORDS.mkdir(exist_ok=True)
+        for arm, seed in wanted:
+            write_record(study, arm, seed)
+    print(json.dumps(summarise()))
+
+
+if __name__ == "__main__":
+    main()

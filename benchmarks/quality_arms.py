@@ -1,0 +1,56 @@
+"""The arms of the study: what is pre-trained, with how much, and on what it is judged. docs/study.md says why.
+
+Written down before the runs. An arm that has a record is not changed any more; new ones are added at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+BUDGET = 3.0e14  # C: FLOPs of the baseline, about an hour of the machine that the study was made on
+VOCABULARY = 12_544
+TASKS = ("sst2", "mnli", "qqp", "mrpc", "stsb", "cola", "rte", "qnli")
+# Rows that are used of GLUE's files, drawn once: (training, dev). What is not named is used whole.
+ROWS: dict[str, tuple[int | None, int | None]] = {
+    "SST-2": (8_000, None),
+    "MNLI": (8_000, 2_000),
+    "QQP": (8_000, 2_000),
+    "QNLI": (None, 2_000),
+}
+FINETUNING = {"seeds": 3, "epochs": 2, "select": "last", "lrs": 3e-4}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way of pre-training: what differs from recipes/mini-base, its share of the budget, and its tasks."""
+
+    name: str
+    keys: dict[str, Any]
+    share: float = 1.0
+    seeds: int = 1
+    tasks: tuple[str, ...] = TASKS
+
+
+EARLY = {"objective": "early", "mask.rate": 0.15}
+LATE = {"objective": "late", "mask.rate": 0.4}
+_TUNING = 0.25
+
+
+def _tuning(name: str, keys: dict[str, Any], **changes: Any) -> Arm:
+    words = "-".join(f"{key.split('.')[-1].replace('_', '')}{value:g}" for key, value in changes.items())
+    return Arm(f"tune-{name}-{words}", {**keys, **changes}, share=_TUNING, tasks=())
+
+
+def _rates(rate: float, batch: int) -> dict[str, Any]:
+    return {"train.learning_rate": rate, "train.batch_size": batch}
+
+
+# Learning rate and batch, for the baseline as for ours, at a quarter of the budget.
+TUNING = [
+    _tuning(name, keys, **_rates(rate, batch))
+    for rate, batch in ((1e-3, 8), (2e-3, 8), (5e-4, 8), (1e-3, 16))
+    for name, keys in (("early", EARLY), ("late", LATE))
+]
+ARMS = TUNING
+BASELINE, CHEAPER, EQUAL = "early-15", "late-40", "late-40-whole"
