@@ -49,7 +49,7 @@ def _rates(rate: float, batch: int) -> dict[str, Any]:
 # Learning rate and batch, for the baseline as for ours, at a quarter of the budget.
 TUNING = [
     _tuning(name, keys, **_rates(rate, batch))
-    for rate, batch in ((1e-3, 8), (2e-3, 8), (5e-4, 8), (1e-3, 16))
+    for rate, batch in ((1e-3, 8), (5e-4, 8), (2e-3, 8), (1e-3, 16))
     for name, keys in (("early", EARLY), ("late", LATE))
 ]
 ARMS = TUNING
