@@ -12,6 +12,7 @@ RUN/encoder/          the exported encoder
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -258,6 +259,9 @@ def _metric_row(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     is_ours = (
-        isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("seconds"), (int, float))
+        isinstance(row, dict)
+        and isinstance(row.get("step"), int)
+        and isinstance(row.get("seconds"), (int, float))
+        and math.isfinite(row["seconds"])
     )
     return row if is_ours else None

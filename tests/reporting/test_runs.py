@@ -1,7 +1,9 @@
 """Run folders as a page shows them."""
 
 import json
+import random
 import shutil
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ import yaml
 from latemask.budget import sequence_flops
 from latemask.errors import UserError
 from latemask.recipe import MaskRecipe
+from latemask.reporting.comparing import _time
 from latemask.reporting.runs import common_ground, read_run, read_runs, recipe_differences, short_names
 from tests.reporting.conftest import STEPS
 
@@ -100,6 +103,29 @@ def test_a_damaged_run_json_is_named(copied, content):
     (copied / "run.json").write_text(content)
     with pytest.raises(UserError, match="run\\.json"):
         read_run(copied)
+
+
+def test_whatever_is_done_to_its_files_a_run_is_read_or_refused_in_words(copied):
+    chance, files = random.Random(0), [copied / name for name in ("run.json", "metrics.jsonl", "recipe.yaml")]
+    contents = {file: file.read_bytes() for file in files}
+    outcomes = Counter()
+    for _ in range(300):
+        file = chance.choice(files)
+        content = bytearray(contents[file])
+        for _ in range(chance.randrange(1, 4)):
+            place = chance.randrange(len(content))
+            content[place : place + chance.randrange(30)] = chance.choice(
+                [b"", b"null", b"[]", b"NaN", b"1e999", b'"x"', b"\xff"]
+            )
+        file.write_bytes(content)
+        try:
+            run = read_run(copied)
+            str([run.problems, run.flops, run.seconds_left, run.last_validation, run.split, _time(run.seconds)])
+            outcomes["read"] += 1
+        except UserError:
+            outcomes["refused"] += 1
+        file.write_bytes(contents[file])
+    assert min(outcomes["read"], outcomes["refused"]) > 50
 
 
 def test_a_recipe_that_cannot_be_counted_is_refused(copied):

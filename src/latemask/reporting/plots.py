@@ -21,13 +21,14 @@ _MARKERS = "osD^vP*X"
 _PARTS = {"encoder": COLOURS[0], "decoder": COLOURS[4], "head": COLOURS[1]}
 _INK, _GRID, _PAPER = "#1a1b1d", "#d0d1d3", "#fefefd"  # values that nothing else uses: the page replaces them
 _AXES = {
-    "steps": ("step", "optimizer steps", 1),
-    "tokens": ("tokens", "tokens of text (millions)", 1e6),
-    "flops": ("flops", "FLOPs, forward and backward", 1),
-    "seconds": ("seconds", "minutes of training", 60),
+    "steps": ("optimizer steps", 1),
+    "tokens": ("tokens of text (millions)", 1e6),
+    "flops": ("FLOPs, forward and backward", 1),
+    "seconds": ("minutes of training", 60),
 }
 _SMALL_PANELS_A_ROW = 3
 _LONGEST_NAME = 28
+_APART = 0.02  # of the most FLOPs
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,13 @@ def curves(runs: Sequence[Run]) -> list[Figure]:
 
 
 def _curve(runs: Sequence[Run], against: str) -> Figure:
-    key, label, unit = _AXES[against]
+    label, unit = _AXES[against]
     with _style(f"loss-{against}") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.3), layout="constrained")
         for run, name, look in zip(runs, fitting([run.name for run in runs]), looks(len(runs)), strict=True):
             trained, validated = run.points("loss"), run.points("eval_loss")
             axis.plot(
-                [row[key] / unit for row in trained],
+                [run.place(row, against) / unit for row in trained],
                 [row["loss"] for row in trained],
                 color=look["color"],
                 linestyle=look["linestyle"],
@@ -139,7 +140,7 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
                 label=name,
             )
             axis.plot(
-                [row[key] / unit for row in validated],
+                [run.place(row, against) / unit for row in validated],
                 [row["eval_loss"] for row in validated],
                 color=look["color"],
                 linestyle="none",
@@ -191,8 +192,9 @@ def scores(arms: Sequence[Arm], found: Scores) -> list[Figure]:
 def _mean_panel(arms: Sequence[Arm]) -> Any:
     with _style("scores") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
-        for arm, name, look in zip(arms, fitting([arm.label for arm in arms]), looks(len(arms)), strict=True):
-            _dots(axis, arm.flops, arm.scores, look, name)
+        names = fitting([arm.label for arm in arms])
+        for arm, name, place, look in zip(arms, names, places(arms), looks(len(arms)), strict=True):
+            _dots(axis, place, arm.scores, look, name)
         axis.set_xlabel("FLOPs of pre-training")
         axis.set_ylabel("mean score (per cent)")
         axis.margins(x=0.15, y=0.12)
@@ -209,10 +211,10 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
         size = (0.6 + 2.1 * columns, 0.7 + 1.8 * rows)
         drawing, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         for axis, label in zip(grid.flat, labels, strict=False):
-            for arm, look in zip(arms, looks(len(arms)), strict=True):
+            for arm, place, look in zip(arms, places(arms), looks(len(arms)), strict=True):
                 values = [score for run in arm.runs for score in found.by_run[run.name].get(label, [])]
                 if values:
-                    _dots(axis, arm.flops, values, look, arm.label)
+                    _dots(axis, place, values, look, arm.label)
             axis.set_title(label)
             axis.margins(x=0.25, y=0.15)
         for axis in list(grid.flat)[len(labels) :]:
@@ -222,6 +224,18 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
         pyplot.close(drawing)
     caption = "Each task by itself, on dev. A dot for every seed, a bar at the median, a line from lowest to highest."
     return Figure("tasks", "Task by task", caption, drawing)
+
+
+def places(arms: Sequence[Arm]) -> list[float]:
+    """Return where on the axis of FLOPs each arm stands; those with nearly the same stand side by side."""
+    step = _APART * max(arm.flops for arm in arms)
+    found: list[float] = []
+    for arm in arms:
+        place = arm.flops
+        while any(abs(place - other) < step for other in found):
+            place += step
+        found.append(place)
+    return found
 
 
 def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any], label: str) -> None:

@@ -79,6 +79,16 @@ class Run:
         steps, seconds = recent[-1]["step"] - recent[0]["step"], recent[-1]["seconds"] - recent[0]["seconds"]
         return (self.steps - self.done) * seconds / steps if steps > 0 and seconds > 0 else None
 
+    def place(self, row: dict[str, Any], axis: str) -> float:
+        """Return where a log line stands on an axis: steps, tokens, flops or seconds."""
+        rows = row["step"] * self.recipe.train.batch_size
+        return {
+            "steps": row["step"],
+            "tokens": rows * self.recipe.length,
+            "flops": rows * self.row_flops,
+            "seconds": row["seconds"],
+        }[axis]
+
     def points(self, key: str) -> list[dict[str, Any]]:
         """Return the log lines that hold a finite `key` ("loss", "eval_loss")."""
         return [row for row in self.rows if _is_finite(row.get(key))]
@@ -120,7 +130,7 @@ class Run:
         if left_out := self.record.get("left_out_batches"):
             found.append(f"{len(left_out)} batches were left out after gradients that were no number")
         found += [f"changed while it ran: {'; '.join(map(str, change))}" for change in self.record.get("changes", [])]
-        return found
+        return [printable(problem) for problem in found]
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -145,7 +155,12 @@ def read_run(path: Path, name: str | None = None) -> Run:
     record = folder.record
     recipe = _spelled_out(load_recipe(folder.recipe_file), record, path)
     rows = folder.metrics() if folder.metrics_file.is_file() else []
-    return Run(name or printable(path.resolve().name), folder, recipe, record, rows, _damaged(folder, len(rows)))
+    run = Run(name or printable(path.resolve().name), folder, recipe, record, rows, _damaged(folder, len(rows)))
+    try:
+        str([run.problems, data_of(run), tokenizer_of(run)])
+    except (TypeError, ValueError, AttributeError, LookupError, RecursionError):
+        raise UserError(f"{path / 'run.json'} is damaged") from None
+    return run
 
 
 def _spelled_out(recipe: Recipe, record: dict[str, Any], path: Path) -> Recipe:
