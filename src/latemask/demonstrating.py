@@ -66,11 +66,11 @@ def _show_result(run: RunFolder, out: Path, seconds: float) -> None:
     say(
         f"\nloss {losses[0]:.2f} -> {losses[-1]:.2f}, {seconds / 60:.1f} minutes\n"
         f"  run      {run.path}      (recipe.yaml, metrics.jsonl, tensorboard/, model/)\n"
-        f"  encoder  {run.encoder}  (opens with AutoModel.from_pretrained)\n"
-        f"  report   {write_page(run.path)}  (open it in a browser)\n\n"
+        f"  encoder  {run.encoder}  (opens with AutoModel.from_pretrained)\n\n"
         "next:\n"
         f'  latemask fill {run.path} "The name of <mask> file to read."\n'
         f"  tensorboard --logdir {run.path}/tensorboard\n"
         f"  latemask finetune {run.path} --train YOUR.csv --dev YOUR-DEV.csv --text TEXT --label LABEL\n"
-        "  latemask prepare YOUR-TEXT/ --out data && latemask pretrain small --data data"
+        "  latemask prepare YOUR-TEXT/ --out data && latemask pretrain small --data data\n\n"
+        f"report: {write_page(run.path)}  (open it in a browser)"
     )
