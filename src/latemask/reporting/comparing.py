@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -153,9 +154,8 @@ def _of_task(arm: Arm, label: str, results: Scores) -> list[float]:
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return "–"
-    middle = sorted(values)
-    median = (middle[(len(middle) - 1) // 2] + middle[len(middle) // 2]) / 2
-    return f"{median:.1f} ({middle[0]:.1f}–{middle[-1]:.1f})" if len(values) > 1 else f"{median:.1f}"
+    median = f"{statistics.median(values):.1f}"
+    return f"{median} ({min(values):.1f}–{max(values):.1f})" if len(values) > 1 else median
 
 
 def _totals(runs: Sequence[Run]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -239,8 +240,7 @@ def places(arms: Sequence[Arm]) -> list[float]:
 
 
 def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any], label: str) -> None:
-    middle = sorted(values)
-    median = (middle[(len(middle) - 1) // 2] + middle[len(middle) // 2]) / 2
+    median = statistics.median(values)
     axis.plot([flops, flops], [min(values), max(values)], color=look["color"], linewidth=1, alpha=0.6)
     axis.plot([flops], [median], color=look["color"], marker="_", markersize=14, markeredgewidth=2.2, linestyle="none")
     axis.plot(
