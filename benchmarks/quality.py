@@ -261,19 +261,14 @@ class Found:
     arm: Arm
     records: list[dict[str, Any]]
 
-    @property
-    def dots(self) -> list[float]:
-        """The mean over the tasks, in per cent, of each pre-training seed with each fine-tuning seed."""
-        per_run = [zip(*(record["scores"][task] for task in self.arm.tasks), strict=True) for record in self.records]
-        return [100 * statistics.fmean(scores) for run in per_run for scores in run]
-
     def of_task(self, task: str) -> list[float]:
         """Return every score on a task, in per cent."""
         return [100 * score for record in self.records for score in record["scores"].get(task, [])]
 
-    def mean_over(self, tasks: Sequence[str]) -> list[float]:
-        """Return the mean over some tasks, in per cent, of each pre-training seed with each fine-tuning seed."""
-        per_run = [zip(*(record["scores"][task] for task in tasks), strict=True) for record in self.records]
+    @property
+    def means(self) -> list[float]:
+        """The mean over the arm's tasks, in per cent, of each pre-training seed with each fine-tuning seed."""
+        per_run = [zip(*(record["scores"][task] for task in self.arm.tasks), strict=True) for record in self.records]
         return [100 * statistics.fmean(scores) for run in per_run for scores in run]
 
     @property
@@ -318,11 +313,11 @@ def summarise() -> dict[str, Any]:
 
 
 def _median(found: Found) -> float:
-    return statistics.median(found.mean_over(found.arm.tasks))
+    return statistics.median(found.means)
 
 
 def _arm_summary(found: Found) -> dict[str, Any]:
-    dots = found.mean_over(found.arm.tasks)
+    dots = found.means
     return {
         "flops": found.flops,
         "median": round(statistics.median(dots), 2),
@@ -343,7 +338,7 @@ def _print_scores(scored: dict[str, Found]) -> None:
     print("|---|---|---|---|" + "---|" * len(TASKS))
     for name, one in scored.items():
         cells = [_spread(one.of_task(task)) for task in TASKS]
-        mean = _spread(one.mean_over(one.arm.tasks))
+        mean = _spread(one.means)
         part = "" if one.arm.tasks == TASKS else f" of {len(one.arm.tasks)}"
         share = f"{one.flops / BUDGET:.2f}"
         print(f"| {name} | {share} | {len(one.records)} | {mean}{part} | " + " | ".join(cells) + " |")

@@ -161,19 +161,22 @@ def _also(also: Any, path: Path) -> list[dict[str, Any]]:
 def _run(recipe: str, keys: dict[str, Any], flops: float, path: Path) -> SweepRun:
     """Return one run; its own `flops`, if it has some, take the place of the sweep's."""
     own = _number(keys.get(_OWN_BUDGET, flops), f"{path}: flops")
-    overrides: dict[str, Any] = {}
+    if budget := [key for key in keys if key.split(".")[0] == "budget"]:
+        raise UserError(f"{path}: {budget[0]}: the budget of a sweep is 'flops'")
+    loaded = load_recipe(recipe, nested({key: value for key, value in keys.items() if key != _OWN_BUDGET}))
+    return SweepRun(_name(keys), replace(loaded, budget=BudgetRecipe(flops=own)))
+
+
+def nested(keys: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as a tree: {"mask.rate": 0.4} → {"mask": {"rate": 0.4}}."""
+    tree: dict[str, Any] = {}
     for key, value in keys.items():
-        if key == _OWN_BUDGET:
-            continue
         *sections, last = key.split(".")
-        if sections[:1] == ["budget"]:
-            raise UserError(f"{path}: {key}: the budget of a sweep is 'flops'")
-        target = overrides
+        target = tree
         for section in sections:
             target = target.setdefault(section, {})
         target[last] = value
-    loaded = load_recipe(recipe, overrides)
-    return SweepRun(_name(keys), replace(loaded, budget=BudgetRecipe(flops=own)))
+    return tree
 
 
 def _name(keys: dict[str, Any]) -> str:

@@ -1,0 +1,108 @@
+"""The study's benchmark: what is missing is done, what is done is kept, and every number comes from the records."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from benchmarks import quality
+from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, EQUAL, TASKS, Arm
+
+from latemask.budget import sequence_flops
+from latemask.recipe import load_recipe, spelled_out
+from latemask.sweeping import nested
+
+
+def record(arm: Arm, seed: int, flops: float, scores: list[float]) -> dict:
+    return {
+        "arm": asdict(arm),
+        "seed": seed,
+        "commit": "abcdef0",
+        "steps": 10,
+        "tokens": 1000,
+        "flops": flops,
+        "seconds": 3600,
+        "validation": [[10, 5.0]],
+        "scores": dict.fromkeys(arm.tasks, scores),
+    }
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    monkeypatch.setattr(quality, "RECORDS", tmp_path)
+    by_name = {arm.name: arm for arm in ARMS}
+
+    def write(name: str, seed: int, flops: float, scores: list[float]) -> None:
+        (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(record(by_name[name], seed, flops, scores)))
+
+    return write
+
+
+def test_the_summary_is_made_from_the_records_alone(records, capsys):
+    records(BASELINE, 0, 100.0, [0.50, 0.52, 0.54])
+    records(BASELINE, 1, 100.0, [0.56, 0.58, 0.60])
+    records(CHEAPER, 0, 72.0, [0.55, 0.56, 0.57])
+    records(CHEAPER, 1, 72.0, [0.58, 0.59, 0.60])
+    records(EQUAL, 0, 100.0, [0.60, 0.61, 0.62])
+    found = quality.summarise()
+    assert found["late_flops_over_early"] == 0.72
+    assert found["late_minus_early_at_that_budget"] == pytest.approx(57.5 - 55)
+    assert found["late_minus_early_at_equal_flops"] == pytest.approx(61 - 55)
+    assert found["tasks"] == list(TASKS)
+    assert found["pretraining_seeds"] == 2
+    assert "| early-15 | 0.00 | 2 | 55.0 (50.0–60.0) |" in capsys.readouterr().out
+
+
+def test_what_has_not_been_run_is_not_made_up(records):
+    records(BASELINE, 0, 100.0, [0.5, 0.5, 0.5])
+    found = quality.summarise()
+    assert found["late_flops_over_early"] is None
+    assert found["late_minus_early_at_that_budget"] is None
+    assert found["late_minus_early_at_equal_flops"] is None
+
+
+def test_the_committed_records_belong_to_the_arms():
+    for path in (Path(quality.__file__).parent / "quality").glob("*.json"):
+        kept = json.loads(path.read_text())
+        arm = next(arm for arm in ARMS if arm.name == kept["arm"]["name"])
+        assert json.loads(json.dumps(asdict(arm))) == kept["arm"], path.name
+        assert set(kept["scores"]) == set(arm.tasks)
+
+
+def test_every_arm_is_a_recipe_that_runs_and_names_are_unique():
+    assert len({arm.name for arm in ARMS}) == len(ARMS)
+    for arm in ARMS:
+        recipe = load_recipe("mini-base", nested(arm.keys))
+        assert (
+            arm.share * quality.BUDGET
+            > 1000 * recipe.train.batch_size * sequence_flops(spelled_out(recipe, quality.VOCABULARY)).training
+        )
+
+
+def test_rows_are_drawn_once_and_for_ever(tmp_path):
+    file = tmp_path / "glue" / "QNLI" / "dev.tsv"
+    file.parent.mkdir(parents=True)
+    file.write_text("header\n" + "".join(f"row {n}\n" for n in range(100)))
+    for name in ("one", "two"):
+        quality._copy_rows(file, tmp_path / name / "dev.tsv", (None, 10))
+    one, two = ((tmp_path / name / "dev.tsv").read_text() for name in ("one", "two"))
+    assert one == two
+    assert one.startswith("header\nrow ")
+    assert len(one.splitlines()) == 11
+
+
+def test_a_run_is_pretrained_then_finetuned_then_done(tmp_path):
+    study = quality.Study(tmp_path, tmp_path / "work")
+    arm = Arm("some", {"mask.rate": 0.3}, share=0.5, tasks=("sst2",))
+    first, second = quality.jobs_of(study, arm, 1)
+    assert first.words[:2] == ["pretrain", "mini-base"]
+    assert first.words[-6:] == ["--mask.rate", "0.3", "--seed", "1", "--budget.flops", str(0.5 * quality.BUDGET)]
+    assert "--resume" not in first.words
+    assert second.words[0] == "glue"
+    run = study.run("some-1")
+    run.path.mkdir(parents=True)
+    run.recipe_file.write_text("{}")
+    run.update(status="running")
+    assert "--resume" in next(quality.jobs_of(study, arm, 1)).words
+    run.update(status="finished")
+    assert [job.name for job in quality.jobs_of(study, arm, 1)] == ["some-1 finetune"]
