@@ -77,7 +77,7 @@ def test_backwards_a_budget_of_the_machine_becomes_the_most_steps_that_fit(capsy
 def test_tokens_and_flops_become_the_steps_that_pretrain_would_take(capsys):
     recipe = spelled_out(load_recipe("mini-base", {"budget": {"flops": 1e14}}), 12544)
     assert planned(capsys, "mini-base", "--flops", "1e14")["steps"] == planned_steps(recipe)
-    assert planned(capsys, "mini-base", "--tokens", "1e6")["steps"] == 1_000_000 // (32 * 128)
+    assert planned(capsys, "mini-base", "--tokens", "1e6")["steps"] == 1_000_000 // (8 * 128)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,8 @@ def test_mini_base_and_its_early_form_differ_in_the_masks_only():
         ("mask: {rate: .nan}", "mask.rate is nan"),
         ("mask: {rate: 0.99}", "leaves nothing visible in a row of 128"),
         ("mask: {rate: 0.5, drop: 0.49}", "leaves nothing visible"),
+        ("mask: {rate_end: 0}", "mask.rate_end is 0"),
+        ("mask: {rate_end: 0.99}", "mask.rate 0.99 \\+ mask.drop 0.0 leaves nothing visible"),
         ("mask: {rate: 0.001}", "predicts nothing in a row of 128"),
         ("mask: {random: 0.5, keep: 0.5}", "leave no position masked"),
         ("encoder: {width: 100, heads: 3}", "encoder.heads 3 does not divide encoder.width 100"),

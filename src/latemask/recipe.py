@@ -53,6 +53,8 @@ class MaskRecipe:
 
     rate: float = 0.4
     """Share of a row that is predicted."""
+    rate_end: float | None = None
+    """Share at the end of the run: from `rate` it goes there in a straight line; by default it stays."""
     random: float = 0.0
     """Of the predicted positions, the share that stays visible as a random token (BERT: 0.1)."""
     keep: float = 0.0
@@ -150,8 +152,15 @@ class Recipe:
 
     @property
     def counts(self) -> MaskCounts:
-        """How many positions of a row are what; the same in every row."""
+        """How many positions of a row are what; the same in every row. (Of a rate that changes: at the start.)"""
         return MaskCounts.of(self.mask, self.length)
+
+    def at(self, progress: float) -> Recipe:
+        """Return the recipe as it is at a point of the run, from 0 to 1: with a rate that stays."""
+        mask = self.mask
+        if mask.rate_end is None:
+            return self
+        return replace(self, mask=replace(mask, rate=mask.rate + progress * (mask.rate_end - mask.rate), rate_end=None))
 
     @property
     def max_length(self) -> int:
@@ -323,14 +332,19 @@ def _shape_problem(recipe: Recipe) -> str | None:
 
 def _mask_problem(recipe: Recipe) -> str | None:
     mask = recipe.mask
-    if not 0 < mask.rate < 1:
-        return f"mask.rate is {mask.rate}; it must be between 0 and 1"
+    for key in ("rate", "rate_end"):
+        if (rate := getattr(mask, key)) is not None and not 0 < rate < 1:
+            return f"mask.{key} is {rate}; it must be between 0 and 1"
     for key in ("random", "keep", "drop"):
         if not 0 <= getattr(mask, key) < 1:
             return f"mask.{key} is {getattr(mask, key)}; it must be in [0, 1)"
     if mask.random + mask.keep > 1:
         return f"mask.random {mask.random} + mask.keep {mask.keep} is more than 1"
-    counts = recipe.counts
+    return _count_problem(recipe.at(0)) or _count_problem(recipe.at(1))
+
+
+def _count_problem(recipe: Recipe) -> str | None:
+    mask, counts = recipe.mask, recipe.counts
     if counts.predicted < 1:
         return f"mask.rate {mask.rate} predicts nothing in a row of {recipe.length}; raise mask.rate or length"
     # <s> stays visible always; an encoder that sees only <s> has nothing to read.

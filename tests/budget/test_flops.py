@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from latemask.budget import sequence_flops
+from latemask.budget import sequence_flops, spent
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, bundled_recipes, load_recipe
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, tiny_recipe
@@ -104,3 +104,19 @@ def test_the_papers_shapes_cost_no_more_than_the_method_says(name, early, most):
     """METHOD.md's table has 0.73 and 0.59 for `inside`, last 2; pruning the last layer is worth 2 to 3 points more."""
     late, mlm = (sequence_flops(complete_recipe(load_recipe(n), VOCABULARY)).forward for n in (name, early))
     assert most - 0.05 < late / mlm < most
+
+
+@pytest.mark.parametrize(("rate", "end"), [(0.5, 0.2), (0.2, 0.5), (0.41, 0.39), (0.4, 0.4), (0.4, None)])
+def test_a_rate_that_changes_costs_what_its_steps_cost(rate, end):
+    recipe = complete_recipe(tiny_recipe(mask=MaskRecipe(rate=rate, rate_end=end)), VOCABULARY)
+    steps, batch = 3000, recipe.train.batch_size
+    each = [batch * sequence_flops(recipe.at((step + 0.5) / steps)).training for step in range(steps)]
+    for done in (0, 1, 700, 1500, steps):
+        assert spent(recipe, steps, done) == pytest.approx(sum(each[:done]), rel=1e-3)
+    assert spent(recipe, steps, steps) == pytest.approx(steps * batch * sequence_flops(recipe).training)
+
+
+def test_a_rate_that_stays_costs_exactly_the_same_every_step():
+    recipe = complete_recipe(tiny_recipe(), VOCABULARY)
+    a_step = recipe.train.batch_size * sequence_flops(recipe).training
+    assert [spent(recipe, 7, done) for done in range(8)] == [done * a_step for done in range(8)]

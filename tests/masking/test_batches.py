@@ -6,10 +6,10 @@ import pickle
 import numpy as np
 import torch
 
-from latemask.masking import EarlyMaskCollator, LateMaskCollator, draw_masks
+from latemask.masking import EarlyMaskCollator, LateMaskCollator, MaskSchedule, draw_masks
 from latemask.masking.batches import Batch
-from latemask.recipe import MaskCounts, MaskRecipe
-from tests.conftest import VOCABULARY, make_rows
+from latemask.recipe import MaskCounts, MaskRecipe, TrainRecipe
+from tests.conftest import VOCABULARY, make_rows, tiny_recipe
 
 COUNTS = MaskCounts.of(MaskRecipe(rate=0.4, random=0.2, keep=0.2, drop=0.1), 32)
 ROWS = make_rows(6)
@@ -50,6 +50,24 @@ def test_early_and_late_predict_the_same():
     assert torch.equal(late["labels"], early["labels"])
     predicted = early["positions"].gather(1, early["predicted_slots"])
     assert torch.equal(torch.from_numpy(ROWS).gather(1, predicted), early["labels"])
+
+
+def test_a_rate_that_falls_is_the_same_for_all_samples_of_a_step():
+    recipe = tiny_recipe(mask=MaskRecipe(rate=0.5, rate_end=0.1), train=TrainRecipe(batch_size=4))
+    collator = LateMaskCollator(MaskSchedule(recipe, steps=8), VOCABULARY)
+    found = []
+    for index in range(32):
+        (labels,) = collator([{"ids": ROWS[0], "index": index}])["labels"]
+        found.append(len(labels))
+    by_step = [found[step * 4 : step * 4 + 4] for step in range(8)]
+    assert [len(set(counts)) for counts in by_step] == [1] * 8
+    assert [counts[0] for counts in by_step] == [round(32 * (0.5 - 0.4 * (step + 0.5) / 8)) for step in range(8)]
+
+
+def test_a_rate_that_stays_draws_what_it_always_drew():
+    recipe = tiny_recipe(mask=MaskRecipe(rate=0.4))
+    one, other = (LateMaskCollator(c, VOCABULARY)(SAMPLES) for c in (recipe.counts, MaskSchedule(recipe, steps=3)))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_batch_survives_the_way_from_a_worker_and_stays_a_dictionary_of_tensors():

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -20,7 +22,8 @@ from latemask import UserError, load_recipe, prepare, pretrain
 from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.errors import Interrupted
-from latemask.recipe import BudgetRecipe, EncoderRecipe, dump_recipe
+from latemask.model.base import EncoderForPreTraining
+from latemask.recipe import BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.training.callbacks import StopOnRequest
 from latemask.training.checkpoints import checkpoint_to_resume
@@ -379,3 +382,32 @@ def test_a_mixture_resumes_with_the_command_it_prints_and_not_with_other_weights
     alone = pretrain(recipe_of(6), data=data.folder, out=tmp_path / "alone")
     assert not same_weights(whole, alone)
     assert whole.record["data"]["tokens"] == data.tokens("train") + second.tokens("train")
+
+
+@pytest.mark.parametrize("objective", ["late", "early"])
+def test_a_mask_rate_that_falls_resumes_to_the_same_bits_and_is_validated_where_it_ends(
+    data, tmp_path, interrupt, monkeypatch, objective
+):
+    recipe = replace(recipe_of(6, eval_every=2), objective=objective, mask=MaskRecipe(rate=0.5, rate_end=0.1))
+    with pytest.raises(Interrupted):
+        pretrain(recipe, data=data.folder, out=tmp_path / "stopped")
+    monkeypatch.undo()
+    seen = Counter()
+    whole = EncoderForPreTraining.predict
+
+    def counting(self, states, labels):
+        seen[self.training, labels.shape[1]] += 1
+        return whole(self, states, labels)
+
+    monkeypatch.setattr(EncoderForPreTraining, "predict", counting)
+    stopped = pretrain(recipe, data=data.folder, out=tmp_path / "stopped", resume=True)
+    seen.clear()
+    straight = pretrain(recipe, data=data.folder, out=tmp_path / "straight")
+    assert same_weights(straight, stopped)
+    assert losses(straight) == losses(stopped)
+    trained = {count for training, count in seen if training}
+    assert trained == {round(32 * (0.5 - 0.4 * (step + 0.5) / 6)) for step in range(6)}
+    assert {count for training, count in seen if not training} == {round(32 * 0.1)}
+    spending = [row["flops"] for row in straight.metrics() if "loss" in row]
+    assert all(one < other for one, other in pairwise(spending))
+    assert straight.record["flops"] == spending[-1]

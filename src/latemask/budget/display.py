@@ -78,7 +78,9 @@ def _masking(recipe: Recipe) -> str:
     dropped = f", {mask.drop:.0%} dropped" if mask.drop else ""
     where = f"[MASK]s join {join.kind}, {join.layers} {_plural('layer', join.layers)}"
     where = where if recipe.objective == "late" else "[MASK] at the input"
-    return f"{mask.rate * 100:.3g}% masked{changed}{dropped}, {where}"
+    rates = [rate for rate in (mask.rate, mask.rate_end) if rate is not None]
+    masked = " to ".join(f"{rate * 100:.3g}%" for rate in rates)
+    return f"{masked} masked{changed}{dropped}, {where}"
 
 
 def _plural(noun: str, count: int) -> str:

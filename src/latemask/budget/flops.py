@@ -5,13 +5,16 @@ The terms are those of docs/method.md; a test holds them against torch's own cou
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from latemask.recipe import MaskRecipe, Recipe
 
 BACKWARD = 2  # the backward pass costs twice the forward pass
 DECODER_FFN_FACTOR = 4
 MLM_RATE = 0.15
+_MOST_STAGES = 1000
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,42 @@ class _Layer:
 def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     """Count one sequence of a recipe that is spelled out (`encoder.ffn_width` and `encoder.vocab_size` known).
 
-    `pruned` is what latemask does: the last layer works only where something is predicted. Without it this is what the
-    paper's shape costs when every layer is computed whole, docs/planning.md has both.
+    Where the mask rate changes, it is the mean over the run. `pruned` is what latemask does: the last layer works only
+    where something is predicted. Without it this is what the paper's shape costs when every layer is computed whole,
+    docs/planning.md has both.
     """
+    found = [(share, _sequence_flops(stage, pruned)) for share, stage in _stages(recipe)]
+    if len(found) == 1:
+        return found[0][1]
+    return Flops(*(sum(share * getattr(flops, part) for share, flops in found) for part in Flops.__dataclass_fields__))
+
+
+def spent(recipe: Recipe, steps: int, done: int) -> float:
+    """Return the FLOPs of the first `done` of `steps` steps, forward and backward."""
+    left, total = float(done), 0.0
+    for share, stage in _stages(recipe):
+        here = min(share * steps, left)
+        total += here * recipe.train.batch_size * _sequence_flops(stage).training
+        left -= here
+    return total
+
+
+def _stages(recipe: Recipe) -> list[tuple[float, Recipe]]:
+    """Split a run into parts in which the number of predicted positions stays: (share of the run, recipe)."""
+    mask, length = recipe.mask, recipe.length
+    if mask.rate_end is None or mask.rate_end == mask.rate:
+        return [(1.0, recipe.at(0))]
+    first, last = mask.rate * length, mask.rate_end * length
+    halves = range(math.floor(min(first, last)), math.ceil(max(first, last)) + 1)
+    if len(halves) > _MOST_STAGES:  # of very long rows: near enough
+        cuts = [number / _MOST_STAGES for number in range(1, _MOST_STAGES)]
+    else:
+        cuts = sorted((half + 0.5 - first) / (last - first) for half in halves)
+    edges = [0.0, *(cut for cut in cuts if 0 < cut < 1), 1.0]
+    return [(end - start, recipe.at((start + end) / 2)) for start, end in pairwise(edges)]
+
+
+def _sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     encoder, counts = recipe.encoder, recipe.counts
     assert encoder.ffn_width is not None
     assert encoder.vocab_size is not None

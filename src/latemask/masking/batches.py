@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from latemask.masking.masks import Masks, draw_masks, slots_of
-from latemask.recipe import MaskCounts
+from latemask.recipe import MaskCounts, Recipe
 from latemask.text.tokenizer import Vocabulary
 
 
@@ -32,10 +33,23 @@ class Batch(dict[str, torch.Tensor]):
         return Batch.of, ({name: tensor.numpy() for name, tensor in self.items()},)
 
 
+@dataclass(frozen=True)
+class MaskSchedule:
+    """How many positions are what, by sample: all samples of a step have the same counts, whoever loads them."""
+
+    recipe: Recipe
+    steps: int
+
+    def of_sample(self, index: int) -> MaskCounts:
+        """Return the counts of the step that a sample belongs to."""
+        step = index // self.recipe.train.batch_size
+        return self.recipe.at(min(1.0, (step + 0.5) / self.steps)).counts
+
+
 class _Collator(ABC):
     """Draws the masks of a list of samples."""
 
-    def __init__(self, counts: MaskCounts, vocabulary: Vocabulary, seed: int = 0):
+    def __init__(self, counts: MaskCounts | MaskSchedule, vocabulary: Vocabulary, seed: int = 0):
         self.counts = counts
         self.vocabulary = vocabulary
         self.seed = seed
@@ -43,7 +57,8 @@ class _Collator(ABC):
     def __call__(self, samples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         ids = np.stack([sample["ids"] for sample in samples])
         indices = np.array([sample["index"] for sample in samples])
-        arrays = self.batch(ids, draw_masks(ids, indices, self.counts, self.vocabulary, self.seed))
+        counts = self.counts.of_sample(int(indices[0])) if isinstance(self.counts, MaskSchedule) else self.counts
+        arrays = self.batch(ids, draw_masks(ids, indices, counts, self.vocabulary, self.seed))
         return Batch.of(arrays)
 
     @abstractmethod
@@ -64,7 +79,7 @@ class LateMaskCollator(_Collator):
             "visible_ids": np.take_along_axis(masks.ids, masks.visible, axis=1),
             "visible_positions": masks.visible,
             "masked_positions": masks.masked,
-            "corrupted_slots": slots_of(masks.corrupted, masks.visible, self.counts.length),
+            "corrupted_slots": slots_of(masks.corrupted, masks.visible, ids.shape[1]),
             "labels": np.take_along_axis(ids, np.concatenate([masks.masked, masks.corrupted], axis=1), axis=1),
         }
 
@@ -84,7 +99,7 @@ class EarlyMaskCollator(_Collator):
         return {
             "input_ids": np.take_along_axis(corrupted, present, axis=1),
             "positions": present,
-            "predicted_slots": slots_of(predicted, present, self.counts.length),
+            "predicted_slots": slots_of(predicted, present, ids.shape[1]),
             "labels": np.take_along_axis(ids, predicted, axis=1),
         }
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from latemask.budget import planned_steps, sequence_flops
+from latemask.budget import planned_steps, sequence_flops, spent
 from latemask.budget.flops import mlm_baseline
 from latemask.console import printable
 from latemask.errors import UserError
 from latemask.files import json_digest
-from latemask.recipe import BudgetRecipe, Recipe, flat, load_recipe, spelled_out
+from latemask.recipe import BudgetRecipe, MaskCounts, Recipe, flat, load_recipe, spelled_out
 from latemask.run_folder import RunFolder
 
 _TOKENIZER = "tokenizer.json"
@@ -47,7 +47,7 @@ class Run:
     @property
     def flops(self) -> float:
         """Spent so far, forward and backward."""
-        return self.done * self.recipe.train.batch_size * self.row_flops
+        return spent(self.recipe, self.steps, self.done)
 
     @property
     def tokens(self) -> int:
@@ -58,11 +58,6 @@ class Run:
     def seconds(self) -> float:
         """Seconds of training so far."""
         return float(self.rows[-1]["seconds"]) if self.rows else 0.0
-
-    @property
-    def row_flops(self) -> float:
-        """FLOPs of a sequence, forward and backward."""
-        return sequence_flops(self.recipe).training
 
     @property
     def split(self) -> dict[str, float]:
@@ -81,17 +76,21 @@ class Run:
 
     def place(self, row: dict[str, Any], axis: str) -> float:
         """Return where a log line stands on an axis: steps, tokens, flops or seconds."""
-        rows = row["step"] * self.recipe.train.batch_size
         return {
             "steps": row["step"],
-            "tokens": rows * self.recipe.length,
-            "flops": rows * self.row_flops,
+            "tokens": row["step"] * self.recipe.train.batch_size * self.recipe.length,
+            "flops": spent(self.recipe, self.steps, row["step"]),
             "seconds": row["seconds"],
         }[axis]
 
     def points(self, key: str) -> list[dict[str, Any]]:
         """Return the log lines that hold a finite `key` ("loss", "eval_loss")."""
         return [row for row in self.rows if _is_finite(row.get(key))]
+
+    @property
+    def validated_on(self) -> MaskCounts:
+        """How many positions of a row are what when it is validated."""
+        return self.recipe.at(1).counts
 
     @property
     def last_validation(self) -> float | None:
@@ -103,7 +102,8 @@ class Run:
     def method(self) -> str:
         """The way of masking, in a few words."""
         mask, join = self.recipe.mask, self.recipe.join
-        words = [self.recipe.objective, f"{mask.rate:.0%}"]
+        end = "" if mask.rate_end is None else f" to {mask.rate_end:.0%}"
+        words = [self.recipe.objective, f"{mask.rate:.0%}{end}"]
         if mask.drop:
             words.append(f"drop {mask.drop:.0%}")
         if self.recipe.objective == "late":

@@ -135,7 +135,7 @@ def _by_loss(arms: Sequence[Arm], bases: Sequence[Arm]) -> list[str]:
 def _same_test(one: Run, other: Run) -> bool:
     """Whether two runs are validated on the same rows with the same positions hidden."""
     return (
-        (one.recipe.counts, one.recipe.train.eval_rows) == (other.recipe.counts, other.recipe.train.eval_rows)
+        (one.validated_on, one.recipe.train.eval_rows) == (other.validated_on, other.recipe.train.eval_rows)
         and data_of(one) == data_of(other)
         and one.last_validation is not None
         and other.last_validation is not None
@@ -154,7 +154,7 @@ def _loss_against(arm: Arm, base: Arm) -> str:
         return (
             f"{arm.label} ends at a validation loss of {mine:.3f} with {share}, {base.label} at {theirs:.3f} ({once})."
         )
-    flops = reached["step"] * run.recipe.train.batch_size * run.row_flops
+    flops = run.place(reached, "flops")
     return (
         f"{arm.label} is at or below the last validation loss of {base.label} ({theirs:.3f}) at "
         f"{flops / reference.flops:.0%} of its FLOPs, and ends at {mine:.3f} ({once})."

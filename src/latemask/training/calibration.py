@@ -98,6 +98,7 @@ class BareStep:
 def calibrated(recipe: Recipe, since: float) -> Calibration:
     """Time some steps of a recipe that is spelled out, on random words; `since` is when the program started."""
     keep_freed_memory()
+    recipe = recipe.at(0.5)  # where the mask rate changes: in the middle
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     kind = mixed_precision(recipe.train)
     peak = measured_peak(device, kind or torch.float32)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,10 @@ _KEPT = ("loss", "eval_loss", "learning_rate", "grad_norm")
 class MetricsCallback(TrainerCallback):
     """Writes metrics.jsonl, with tokens and FLOPs so far; validates at the end."""
 
-    def __init__(self, run: RunFolder, tokens_a_step: int, flops_a_step: float, has_validation: bool):
+    def __init__(self, run: RunFolder, tokens_a_step: int, flops: Callable[[int], float], has_validation: bool):
         self.run = run
         self.tokens_a_step = tokens_a_step
-        self.flops_a_step = flops_a_step
+        self.flops = flops
         self.has_validation = has_validation
         self.seconds_before = 0.0
         self.started = time.monotonic()
@@ -65,7 +66,7 @@ class MetricsCallback(TrainerCallback):
             "step": step,
             **values,
             "tokens": step * self.tokens_a_step,
-            "flops": step * self.flops_a_step,
+            "flops": self.flops(step),
             "seconds": round(self.seconds_before + time.monotonic() - self.started, 3),
         }
         with self.run.metrics_file.open("a", encoding="utf-8") as file:

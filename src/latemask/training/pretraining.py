@@ -17,12 +17,12 @@ import torch
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
-from latemask.budget import planned_steps, sequence_flops, with_budget
+from latemask.budget import planned_steps, sequence_flops, spent, with_budget
 from latemask.console import say
 from latemask.errors import Interrupted, TimeIsUp, UserError
 from latemask.exporting import export
 from latemask.files import replace_folder
-from latemask.masking import COLLATORS, SampleDataset
+from latemask.masking import COLLATORS, MaskSchedule, SampleDataset
 from latemask.model import build_model, complete_recipe
 from latemask.processes import decided_by_the_first, is_first, join, leave, world_size
 from latemask.recipe import Recipe, check_recipe, load_recipe
@@ -131,14 +131,14 @@ class Job:
         """FLOPs of a row, forward and backward."""
         return sequence_flops(self.recipe).training
 
-    @property
-    def batch_flops(self) -> float:
-        """FLOPs of a step."""
-        return self.recipe.train.batch_size * self.row_flops
+    def flops(self, done: int) -> float:
+        """Return the FLOPs of the first steps."""
+        return spent(self.recipe, self.steps, done)
 
-    def collator(self) -> Any:
-        """Return what draws masks and makes batches."""
-        return COLLATORS[self.recipe.objective](self.recipe.counts, self.data.vocabulary, self.recipe.seed)
+    def collator(self, validation: bool = False) -> Any:
+        """Return what draws masks and makes batches; one validates with the rate that the run ends with."""
+        counts = self.recipe.at(1).counts if validation else MaskSchedule(self.recipe, self.steps)
+        return COLLATORS[self.recipe.objective](counts, self.data.vocabulary, self.recipe.seed)
 
     def train_samples(self, done: int, left_out: Sequence[int] = ()) -> SampleDataset:
         """Return the samples after the first `done` steps; some batches may be left out, the next then move up."""
@@ -296,11 +296,12 @@ def build_trainer(
         model=model,
         args=arguments,
         data_collator=job.collator(),
+        eval_collator=job.collator(validation=True),
         train_dataset=job.train_samples(done, left_out),
         eval_dataset=validation,
         callbacks=[
-            MetricsCallback(run, job.batch_tokens, job.batch_flops, validation is not None),
-            ProgressCallback(job.batch_tokens, job.batch_flops / peak),
+            MetricsCallback(run, job.batch_tokens, job.flops, validation is not None),
+            ProgressCallback(job.batch_tokens, job.flops(job.steps) / job.steps / peak),
             StepRandomness(job.recipe.seed),
             LossWatch(),
             stop,
@@ -322,7 +323,7 @@ def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) 
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
         f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
-        f"{job.steps * job.batch_flops:.3g} FLOPs" + (f"; going on from step {done:,}" if done else "")
+        f"{job.flops(job.steps):.3g} FLOPs" + (f"; going on from step {done:,}" if done else "")
     )
 
 
@@ -366,7 +367,7 @@ def _finished(job: Job, run: RunFolder, aside: Path) -> None:
     copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)
     seal(aside)
     replace_folder(aside, run.model)  # one may be there: a crash before the run was marked finished
-    run.update(tokens=job.steps * job.batch_tokens, flops=job.steps * job.batch_flops)
+    run.update(tokens=job.steps * job.batch_tokens, flops=job.flops(job.steps))
     export(run.path, out=run.encoder, overwrite=True)
     run.update(status="finished")
 

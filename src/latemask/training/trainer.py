@@ -41,8 +41,19 @@ class NonFinite(UserError):
 class PretrainingTrainer(Trainer):
     """Composed onto the Trainer's own seams; what it does in between is left as it is."""
 
-    def __init__(self, *args: Any, checkpoints: CheckpointWriter, row_flops: float, sharded: bool, **kwargs: Any):
+    data_collator: Any
+
+    def __init__(
+        self,
+        *args: Any,
+        checkpoints: CheckpointWriter,
+        row_flops: float,
+        sharded: bool,
+        eval_collator: Any,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
+        self.eval_collator = eval_collator
         self.checkpoints = checkpoints
         self.row_flops = row_flops
         self.sharded = sharded and world_size() > 1
@@ -70,8 +81,12 @@ class PretrainingTrainer(Trainer):
         return _deaf(super().get_train_dataloader())
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        """Return the loader; its processes leave signals to us."""
-        return _deaf(super().get_eval_dataloader(*args, **kwargs))
+        """Return the loader, which draws other masks; its processes leave signals to us."""
+        for_training, self.data_collator = self.data_collator, self.eval_collator
+        try:
+            return _deaf(super().get_eval_dataloader(*args, **kwargs))
+        finally:
+            self.data_collator = for_training
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         """Shard the model, weights loaded and no optimizer yet; accelerate does so on GPUs only."""
