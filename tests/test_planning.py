@@ -83,8 +83,8 @@ def test_tokens_and_flops_become_the_steps_that_pretrain_would_take(capsys):
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (["mini-base"], "latemask pretrain mini-base --data DATA --max-steps 244"),
-        (["mini-base", "--mask.rate", "0.5"], "latemask pretrain RECIPE-AND-ITS-OPTIONS --data DATA --max-steps 244"),
+        (["mini-base"], "latemask pretrain mini-base --data DATA --max-steps 976"),
+        (["mini-base", "--mask.rate", "0.5"], "latemask pretrain RECIPE-AND-ITS-OPTIONS --data DATA --max-steps 976"),
     ],
     ids=["as it is", "changed"],
 )
