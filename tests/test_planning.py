@@ -203,7 +203,7 @@ def test_bad_input_is_one_clear_line(capsys, words, message):
 
 def test_from_python_it_returns_the_plan():
     found = plan("mini-base", tokens=1e6)
-    assert found.steps == 244
+    assert found.steps == 976
     with pytest.raises(UserError, match="2 budgets"):
         plan("mini-base", tokens=1e6, flops=1e12)
 
