@@ -43,6 +43,12 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedData
     return prepare([corpus], out=tmp_path_factory.mktemp("prepared") / "data", vocab_size=1000, validation=0.1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with what takes long, so that no core waits for it at the end."""
+    long = ("tests/faults/", "tests/training/test_processes", "tests/budget/test_memory", "tests/test_readme")
+    items.sort(key=lambda item: not item.nodeid.startswith(long))
+
+
 @pytest.fixture(autouse=True)
 def no_page_at_the_end_of_runs(request, monkeypatch):
     """Drawing takes longer than a tiny run; tests of the page have it."""

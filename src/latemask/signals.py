@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 import time
 from types import FrameType, TracebackType
 from typing import Any
 
-from latemask.console import say
-from latemask.processes import world_size
+from latemask.processes import is_first, world_size
 
 _ECHO_SECONDS = 5.0
 
@@ -38,4 +39,11 @@ class SignalFlag:
                 return  # sent to all processes, and passed on by the one that started them
             raise KeyboardInterrupt
         self.received, self.noted = number, time.monotonic()
-        say(self.message)
+        if is_first():
+            _say_at_once(self.message)
+
+
+def _say_at_once(message: str) -> None:
+    """Write past Python's streams: the handler may have interrupted a print, or an import that printing needs."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{message}\n".encode())

@@ -376,5 +376,5 @@ def _write_report(run: RunFolder) -> None:
     """Write the page about the run; the run is whole without it."""
     try:
         say(f"report:   {write_page(run.path)}")
-    except (OSError, UserError) as error:
+    except Exception as error:  # whatever a drawing may run into: the run is finished
         say(f"no report was written: {error}")
