@@ -22,6 +22,7 @@ from latemask import UserError, load_recipe, prepare, pretrain
 from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.errors import Interrupted
+from latemask.model import build
 from latemask.model.base import EncoderForPreTraining
 from latemask.recipe import BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
 from latemask.run_folder import RunFolder
@@ -207,6 +208,21 @@ def test_a_changed_recipe_or_other_data_cannot_be_resumed(data, tmp_path, interr
         pretrain(recipe_of(6), data=other.folder, out=out, resume=True)
     with pytest.raises(UserError, match="nothing to resume"):
         pretrain(recipe_of(6), data=data.folder, out=tmp_path / "nothing", resume=True)
+
+
+def test_a_checkpoint_of_another_model_with_weights_of_the_same_shape_is_refused(
+    data, tmp_path, interrupt, monkeypatch
+):
+    recipe = replace(recipe_of(6), encoder=replace(tiny_recipe().encoder, family="modernbert"))
+    with pytest.raises(Interrupted):
+        pretrain(recipe, data=data.folder, out=tmp_path / "run")
+    monkeypatch.undo()
+    made = build.encoder_config
+    monkeypatch.setattr(
+        build, "encoder_config", lambda shape, words: made(replace(shape, rotary_base=160_000.0), words)
+    )
+    with pytest.raises(UserError, match=r"encoder\.rope_parameters\.full_attention\.rope_theta 10000\.0 -> 160000\.0"):
+        pretrain(recipe, data=data.folder, out=tmp_path / "run", resume=True)
 
 
 def test_a_torn_checkpoint_is_passed_over(data, tmp_path, interrupt, monkeypatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from latemask.run_folder import RunFolder, step_of
 from latemask.sealed import damage, seal
 
 PROGRESS = "progress.json"
+# What transformers notes about a file, not about the model in it.
+_BOOKKEEPING = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
 
 
 class CheckpointWriter:
@@ -75,3 +78,26 @@ def checkpoint_to_resume(run: RunFolder) -> Path | None:
         )
     say(f"{run.path} has no checkpoint yet: starting from the first step")
     return None
+
+
+def refuse_another_model(checkpoint: Path, config: dict[str, Any]) -> None:
+    """Refuse weights for a model that computes something else with them: most settings do not show in their shapes.
+
+    A run's recipe.yaml is checked before; this sees what it does not say, such as a default that a newer latemask
+    changed. Settings that only one side has are another version's of transformers.
+    """
+    before = dict(_settings(json.loads((checkpoint / "config.json").read_text("utf-8"))))
+    now = dict(_settings(json.loads(json.dumps(config))))
+    if changed := [f"{key} {before[key]} -> {now[key]}" for key in before if key in now and before[key] != now[key]]:
+        raise UserError(
+            f"{checkpoint} is of another model than its recipe makes now: {'; '.join(changed)}. Go on with the version "
+            "of latemask that began the run, or start again with --overwrite"
+        )
+
+
+def _settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _settings(value, f"{prefix}{key}.")
+        elif key not in _BOOKKEEPING:
+            yield f"{prefix}{key}", value

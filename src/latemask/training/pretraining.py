@@ -41,7 +41,7 @@ from latemask.training.callbacks import (
     StopOnRequest,
     seconds_of,
 )
-from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume
+from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume, refuse_another_model
 from latemask.training.peak import measured_peak
 from latemask.training.trainer import NonFinite, PretrainingTrainer
 
@@ -241,6 +241,8 @@ def _trained(job: Job, run: RunFolder, stop: StopOnRequest, on_nan: str) -> Pret
         left_out = run.record.get("left_out_batches", [])
         set_seed(job.recipe.seed)
         model = build_model(job.recipe, job.data.vocabulary)
+        if checkpoint:
+            _check_model(model, checkpoint)
         trainer = build_trainer(job, run, model, done, stop, left_out)
         _announce(job, run, trainer, done)
         try:
@@ -262,6 +264,10 @@ def _from_where(run: RunFolder) -> Path | None:
     checkpoint = checkpoint_to_resume(run) if run.all_checkpoints() or run.record.get("status") != _NEW else None
     run.forget_metrics_after(step_of(checkpoint) if checkpoint else 0)
     return checkpoint
+
+
+def _check_model(model: Any, checkpoint: Path) -> None:
+    decided_by_the_first(lambda: refuse_another_model(checkpoint, model.config.to_dict()))
 
 
 def _advice(error: NonFinite, run: RunFolder) -> UserError:
