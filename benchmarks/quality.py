@@ -1,7 +1,7 @@
 """Does late masking give the same encoder for less? The study of docs/study.md, in pieces that go on.
 
 python benchmarks/quality.py --shared ../shared/data --work study --stop-after 150m
-python benchmarks/quality.py --summarise
+python benchmarks/quality.py --summarise --figures docs/study
 
 The same command goes on where it was stopped; what is done is not done again. Every run that was pre-trained (and, most
 of them, fine-tuned) leaves a small record in benchmarks/quality/, and --summarise makes every number of the study in
@@ -32,7 +32,13 @@ from benchmarks.quality_arms import ARMS, BASELINE, BUDGET, CHEAPER, EQUAL, FINE
 from latemask.evaluation.results import Results
 from latemask.files import write_json_atomically
 from latemask.recipe import flat, load_recipe
+from latemask.reporting import plots
+from latemask.reporting.runs import Run
+from latemask.reporting.scores import Contest, Scores
+from latemask.reporting.verdict import Arm as ScoredArm
+from latemask.reporting.verdict import verdict
 from latemask.run_folder import RunFolder
+from latemask.sweeping import nested
 from latemask.training.callbacks import seconds_of
 
 RECORDS = Path(__file__).parent / "quality"
@@ -299,21 +305,47 @@ def summarise() -> dict[str, Any]:
     scored = {name: one for name, one in found.items() if one.arm.tasks}
     _print_scores(scored)
     _print_runs(found)
-    summary: dict[str, Any] = {"tasks": list(TASKS), "arms": {name: _arm_summary(one) for name, one in scored.items()}}
-    if BASELINE in scored:
-        base = scored[BASELINE]
-        for key, name in (("late_minus_early_at_that_budget", CHEAPER), ("late_minus_early_at_equal_flops", EQUAL)):
-            other = scored.get(name)
-            summary[key] = None if other is None else round(_median(other) - _median(base), 2)
-        cheaper = scored.get(CHEAPER)
-        summary["late_flops_over_early"] = None if cheaper is None else round(cheaper.flops / base.flops, 4)
-        seeds = [len(scored[name].records) for name in (BASELINE, CHEAPER) if name in scored]
-        summary["pretraining_seeds"] = min(seeds)
-    return summary
+    print("\n".join(verdict(*as_compared(found))), end="\n\n")
+    base, cheaper, equal = (scored.get(name) for name in (BASELINE, CHEAPER, EQUAL))
+    return {
+        "late_flops_over_early": round(cheaper.flops / base.flops, 4) if base and cheaper else None,
+        "late_minus_early_at_that_budget": _difference(cheaper, base),
+        "late_minus_early_at_equal_flops": _difference(equal, base),
+        "tasks": list(TASKS),
+        "pretraining_seeds": min((len(one.records) for one in (base, cheaper) if one), default=0),
+        "arms": {name: _arm_summary(one) for name, one in scored.items()},
+    }
 
 
-def _median(found: Found) -> float:
-    return statistics.median(found.means)
+def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
+    """Return arms that were fine-tuned as `latemask compare` has them: its figures and its words are the study's."""
+    scored = {name: one for name, one in found.items() if one.arm.tasks}
+    arms = [ScoredArm(name, [_as_run(record) for record in one.records], one.means) for name, one in scored.items()]
+    by_run = {
+        run.name: {task: [100 * score for score in scores] for task, scores in record["scores"].items()}
+        for arm, one in zip(arms, scored.values(), strict=True)
+        for run, record in zip(arm.runs, one.records, strict=True)
+    }
+    return arms, Scores([Contest(task, task, "part", task) for task in TASKS], by_run, [])
+
+
+def _as_run(record: dict[str, Any]) -> Run:
+    name = f"{record['arm']['name']}-{record['seed']}"
+    recipe = load_recipe("mini-base", nested(record["recipe"]))
+    rows = [{"step": record["steps"], "seconds": record["seconds"]}]
+    return Run(name, RunFolder(Path(name)), recipe, {"status": "finished"}, rows)
+
+
+def draw(folder: Path) -> None:
+    """Write the figures of the study."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for figure in plots.scores(*as_compared(read_records())):
+        figure.save(folder)
+
+
+def _difference(one: Found | None, other: Found | None) -> float | None:
+    """Return the difference of two medians; None where an arm was not run."""
+    return round(statistics.median(one.means) - statistics.median(other.means), 2) if one and other else None
 
 
 def _arm_summary(found: Found) -> dict[str, Any]:
@@ -366,6 +398,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="arms to work on, by name; by default all, in their order")
     parser.add_argument("--stop-after", help="save and stop after this much time (90m, 2h)")
     parser.add_argument("--summarise", action="store_true", help="only make the tables from the records")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures from the records, too")
     arguments = parser.parse_args()
     if not arguments.summarise:
         study = Study(arguments.shared, arguments.work)
@@ -377,6 +410,8 @@ def main() -> None:
         RECORDS.mkdir(exist_ok=True)
         for arm, seed in wanted:
             write_record(study, arm, seed)
+    if arguments.figures:
+        draw(arguments.figures)
     print(json.dumps(summarise()))
 
 

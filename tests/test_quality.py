@@ -8,19 +8,23 @@ import pytest
 from benchmarks import quality
 from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, EQUAL, TASKS, Arm
 
-from latemask.budget import sequence_flops
-from latemask.recipe import load_recipe, spelled_out
+from latemask.budget import planned_steps, sequence_flops, spent
+from latemask.recipe import flat, load_recipe, spelled_out
 from latemask.sweeping import nested
 
 
-def record(arm: Arm, seed: int, flops: float, scores: list[float]) -> dict:
+def record(arm: Arm, seed: int, scores: list[float]) -> dict:
+    keys = {**arm.keys, "seed": seed, "budget.flops": arm.share * quality.BUDGET}
+    recipe = spelled_out(load_recipe("mini-base", nested(keys)), quality.VOCABULARY)
+    steps = planned_steps(recipe)
     return {
         "arm": asdict(arm),
         "seed": seed,
+        "recipe": flat(recipe),
         "commit": "abcdef0",
-        "steps": 10,
+        "steps": steps,
         "tokens": 1000,
-        "flops": flops,
+        "flops": spent(recipe, steps, steps),
         "seconds": 3600,
         "validation": [[10, 5.0]],
         "scores": dict.fromkeys(arm.tasks, scores),
@@ -32,33 +36,49 @@ def records(tmp_path, monkeypatch):
     monkeypatch.setattr(quality, "RECORDS", tmp_path)
     by_name = {arm.name: arm for arm in ARMS}
 
-    def write(name: str, seed: int, flops: float, scores: list[float]) -> None:
-        (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(record(by_name[name], seed, flops, scores)))
+    def write(name: str, seed: int, scores: list[float]) -> None:
+        (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(record(by_name[name], seed, scores)))
 
     return write
 
 
 def test_the_summary_is_made_from_the_records_alone(records, capsys):
-    records(BASELINE, 0, 100.0, [0.50, 0.52, 0.54])
-    records(BASELINE, 1, 100.0, [0.56, 0.58, 0.60])
-    records(CHEAPER, 0, 72.0, [0.55, 0.56, 0.57])
-    records(CHEAPER, 1, 72.0, [0.58, 0.59, 0.60])
-    records(EQUAL, 0, 100.0, [0.60, 0.61, 0.62])
+    records(BASELINE, 0, [0.50, 0.52, 0.54])
+    records(BASELINE, 1, [0.56, 0.58, 0.60])
+    records(CHEAPER, 0, [0.55, 0.56, 0.57])
+    records(CHEAPER, 1, [0.58, 0.59, 0.60])
+    records(EQUAL, 0, [0.60, 0.61, 0.62])
     found = quality.summarise()
-    assert found["late_flops_over_early"] == 0.72
+    assert found["late_flops_over_early"] == pytest.approx(0.72, abs=1e-3)
     assert found["late_minus_early_at_that_budget"] == pytest.approx(57.5 - 55)
     assert found["late_minus_early_at_equal_flops"] == pytest.approx(61 - 55)
     assert found["tasks"] == list(TASKS)
     assert found["pretraining_seeds"] == 2
-    assert "| early-15 | 0.00 | 2 | 55.0 (50.0–60.0) |" in capsys.readouterr().out
+    assert "| early-15 | 1.00 | 2 | 55.0 (50.0–60.0) |" in capsys.readouterr().out
 
 
-def test_what_has_not_been_run_is_not_made_up(records):
-    records(BASELINE, 0, 100.0, [0.5, 0.5, 0.5])
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_has_not_been_run_is_not_made_up(records, begun):
+    if begun:
+        records(BASELINE, 0, [0.5, 0.5, 0.5])
     found = quality.summarise()
     assert found["late_flops_over_early"] is None
     assert found["late_minus_early_at_that_budget"] is None
     assert found["late_minus_early_at_equal_flops"] is None
+    assert found["pretraining_seeds"] == begun
+
+
+def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path, capsys):
+    records(BASELINE, 0, [0.50, 0.52, 0.54])
+    records(CHEAPER, 0, [0.55, 0.56, 0.57])
+    quality.summarise()
+    said = capsys.readouterr().out
+    assert "late-40 reaches the median of early-15 (52.0; 50.0 to 54.0, n = 3 from 1 pre-training run)" in said
+    assert "the ranges do not overlap" in said
+    quality.draw(tmp_path / "figures")
+    assert "late-40" in (tmp_path / "figures" / "scores.svg").read_text()
+    for name in ("scores", "tasks"):
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_committed_records_belong_to_the_arms():
