@@ -6,6 +6,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # tiny matrices: a second thread costs more than it brings, here and in subprocesses
+)
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +23,6 @@ from latemask.model import build_model, complete_recipe
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, TrainRecipe
 from latemask.text import PreparedData, Vocabulary, prepare
 from latemask.text.builtin import BuiltinReader
-
-torch.set_num_threads(1)  # tiny matrices: a second thread costs more than it brings
 
 FAMILIES = ("modernbert", "roberta", "roberta-prelayernorm", "bert")
 KINDS = ("inside", "self", "cross", "cross-only")

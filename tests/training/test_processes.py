@@ -38,13 +38,11 @@ def process(
         HF_HUB_OFFLINE="1",
         TRANSFORMERS_VERBOSITY="error",
     )
-    import torch
 
     from latemask import UserError
     from latemask.training import pretrain
     from latemask.training.callbacks import StepRandomness
 
-    torch.set_num_threads(1)
     if options.pop("signals_itself", None) == rank:
         StepRandomness.on_step_begin = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     try:
