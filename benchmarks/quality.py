@@ -71,6 +71,17 @@ class Study:
         """Return where the scores of its encoder are."""
         return self.work / "scores" / name / "results.json"
 
+    def commits(self, name: str) -> list[str]:
+        """Return the commits that worked on a run, in their order."""
+        file = self.work / "commits" / name
+        return file.read_text("utf-8").split() if file.is_file() else []
+
+    def note_commit(self, name: str) -> None:
+        """Note that this commit works on a run."""
+        noted = dict.fromkeys([*self.commits(name), _commit()])
+        (self.work / "commits").mkdir(parents=True, exist_ok=True)
+        (self.work / "commits" / name).write_text("\n".join(noted), "utf-8")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -181,6 +192,7 @@ class Workers:
         threads = str(max(1, (os.cpu_count() or 1) // self.count))
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
         print(f"{time.strftime('%H:%M:%S')}  {job.name}", file=sys.stderr, flush=True)
+        self.study.note_commit(key)
         with log.open("ab") as file:
             words = [sys.executable, "-m", "latemask", *job.words]
             self.busy[key] = (subprocess.Popen(words, stdout=file, stderr=file, env=environment), job)
@@ -205,9 +217,10 @@ class Workers:
 
 
 def write_record(study: Study, arm: Arm, seed: int) -> None:
-    """Write what is known of a finished run; small enough for the repository."""
+    """Write what is known of a run when all is done, once; small enough for the repository."""
     name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
-    if not run.is_finished() or (arm.tasks and not is_scored(study, arm, seed)):
+    path = RECORDS / f"{name}.json"
+    if path.is_file() or not run.is_finished() or (arm.tasks and not is_scored(study, arm, seed)):
         return
     rows, record = run.metrics(), run.record
     validated = [row for row in rows if "eval_loss" in row]
@@ -215,6 +228,7 @@ def write_record(study: Study, arm: Arm, seed: int) -> None:
     kept = {
         "arm": asdict(arm),
         "seed": seed,
+        "commit": ", ".join(study.commits(name)),
         "recipe": flat(load_recipe(run.recipe_file)),
         "data": record["data"]["fingerprint"],
         "steps": record["steps"],
@@ -226,9 +240,7 @@ def write_record(study: Study, arm: Arm, seed: int) -> None:
         "training": [[row["step"], round(row["loss"], 4)] for row in _thinned(trained)],
         **_scores(study, name, arm),
     }
-    path = RECORDS / f"{name}.json"
-    before = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    write_json_atomically(path, {**kept, "commit": before.get("commit", _commit())})
+    write_json_atomically(path, kept)
 
 
 def _scores(study: Study, name: str, arm: Arm) -> dict[str, Any]:
@@ -253,8 +265,11 @@ def _thinned(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _commit() -> str:
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=7"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the commit of the code; records that are not committed yet are not code."""
+    git = ["git", "-C", str(Path(__file__).parent.parent)]
+    name = subprocess.run([*git, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src", "benchmarks/*.py"], check=False).returncode
+    return (name.stdout.strip() or "unknown") + ("-dirty" if changed else "")
 
 
 # What it says

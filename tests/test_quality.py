@@ -124,3 +124,25 @@ def test_a_run_is_pretrained_then_finetuned_then_done(tmp_path):
     assert "--resume" in next(quality.jobs_of(study, arm, 1)).words
     run.update(status="finished")
     assert [job.name for job in quality.jobs_of(study, arm, 1)] == ["some-1 finetune"]
+
+
+def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(quality, "RECORDS", tmp_path / "records")
+    (tmp_path / "records").mkdir()
+    study, arm = quality.Study(tmp_path, tmp_path / "work"), Arm("some", {}, tasks=())
+    for commit in ("aaaaaaa", "aaaaaaa", "bbbbbbb"):
+        monkeypatch.setattr(quality, "_commit", lambda commit=commit: commit)
+        study.note_commit("some-0")
+    run = study.run("some-0")
+    run.path.mkdir(parents=True)
+    run.recipe_file.write_text("{}")
+    run.metrics_file.write_text('{"step": 5, "eval_loss": 5.0, "seconds": 9.0}\n')
+    quality.write_record(study, arm, 0)
+    assert not (tmp_path / "records" / "some-0.json").exists()  # it is not finished
+    run.update(status="finished", data={"fingerprint": {}}, steps=5, tokens=50, flops=500.0, versions={})
+    quality.write_record(study, arm, 0)
+    kept = (tmp_path / "records" / "some-0.json").read_text()
+    assert json.loads(kept)["commit"] == "aaaaaaa, bbbbbbb"
+    run.update(steps=6)
+    quality.write_record(study, arm, 0)
+    assert (tmp_path / "records" / "some-0.json").read_text() == kept
