@@ -8,11 +8,12 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint check install clean
 .DEFAULT_GOAL := demo
 
-# The stamp makes set-up run once, and again when what it depends on changes.
+# The stamp makes set-up run once, and again when what it depends on changes. Python compiles what is imported, when it is
+# first imported; pip would compile everything, for a minute.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
 install: $(VENV)/.installed

@@ -46,8 +46,8 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedData
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with what takes long, so that no core waits for it at the end."""
-    long = ("tests/faults/", "tests/training/test_processes", "tests/budget/test_memory", "tests/test_readme")
-    items.sort(key=lambda item: not item.nodeid.startswith(long))
+    long = ("faults/", "training/test_processes", "budget/test_memory", "test_readme", "text/test_preparing")
+    items.sort(key=lambda item: not item.nodeid.startswith(tuple(f"tests/{name}" for name in long)))
 
 
 @pytest.fixture(autouse=True)
