@@ -8,12 +8,13 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint check install clean
 .DEFAULT_GOAL := demo
 
-# The stamp makes set-up run once, and again when what it depends on changes. Python compiles what is imported, when it is
-# first imported; pip would compile everything, for a minute.
+# The stamp makes set-up run once, and again when what it depends on changes. compileall uses all
+# cores, pip would use one; it fails on what is written for newer Pythons, which nobody imports here.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	touch $@
 
 install: $(VENV)/.installed
