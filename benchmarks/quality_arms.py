@@ -53,24 +53,26 @@ TUNING = [
     for rate, batch in ((1e-3, 8), (5e-4, 8), (2e-3, 8), (1e-3, 16), (2e-3, 16))
     for name, keys in (("early", EARLY), ("late", LATE))
 ]
+# What the tuning chose, pinned: mini-base itself may get other defaults.
+CHOSEN = _rates(1e-3, 8)
 # What the runs of 40 % late cost when they see as many tokens as the baseline does: 0.72 of it.
 _CHEAPER = 0.72
 MAIN = [
-    Arm("early-15", EARLY, seeds=2),
-    Arm("late-40", LATE, share=_CHEAPER, seeds=2),
-    Arm("late-40-whole", LATE, seeds=2),
-    Arm("early-40", {"objective": "early", "mask.rate": 0.4}),
+    Arm("early-15", {**EARLY, **CHOSEN}, seeds=2),
+    Arm("late-40", {**LATE, **CHOSEN}, share=_CHEAPER, seeds=2),
+    Arm("late-40-whole", {**LATE, **CHOSEN}, seeds=2),
+    Arm("early-40", {**EARLY, **CHOSEN, "mask.rate": 0.4}),
 ]
 # Where and how the [MASK]s join: the same masks, so that validation losses can be compared.
 KINDS = [
-    Arm(f"kind-{kind}-{layers}", {**LATE, "join.kind": kind, "join.layers": layers}, share=_TUNING, tasks=())
+    Arm(f"kind-{kind}-{layers}", {**LATE, **CHOSEN, "join.kind": kind, "join.layers": layers}, share=_TUNING, tasks=())
     for kind, layers in (("inside", 1), ("inside", 4), ("self", 1), ("self", 2), ("cross", 1), ("cross-only", 1))
 ]
 # How much is hidden: losses say nothing here, so these are fine-tuned.
 RATES = [
-    Arm("late-30", {"objective": "late", "mask.rate": 0.3}, share=_CHEAPER),
-    Arm("late-50", {"objective": "late", "mask.rate": 0.5}, share=_CHEAPER),
-    Arm("late-30-drop-30", {"objective": "late", "mask.rate": 0.3, "mask.drop": 0.3}, share=_CHEAPER),
+    Arm("late-30", {**LATE, **CHOSEN, "mask.rate": 0.3}, share=_CHEAPER),
+    Arm("late-50", {**LATE, **CHOSEN, "mask.rate": 0.5}, share=_CHEAPER),
+    Arm("late-30-drop-30", {**LATE, **CHOSEN, "mask.rate": 0.3, "mask.drop": 0.3}, share=_CHEAPER),
 ]
 ARMS = [*TUNING, *MAIN, *KINDS, *RATES]
 BASELINE, CHEAPER, EQUAL = "early-15", "late-40", "late-40-whole"

@@ -6,9 +6,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
-os.environ["OMP_NUM_THREADS"] = (
-    "1"  # tiny matrices: a second thread costs more than it brings, here and in subprocesses
-)
+os.environ["OMP_NUM_THREADS"] = "1"  # tiny matrices: a second thread costs more than it brings; subprocesses inherit it
 
 from dataclasses import replace
 from pathlib import Path

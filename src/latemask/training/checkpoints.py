@@ -90,8 +90,8 @@ def refuse_another_model(checkpoint: Path, config: dict[str, Any]) -> None:
     now = dict(_settings(json.loads(json.dumps(config))))
     if changed := [f"{key} {before[key]} -> {now[key]}" for key in before if key in now and before[key] != now[key]]:
         raise UserError(
-            f"{checkpoint} is of another model than its recipe makes now: {'; '.join(changed)}. Go on with the version "
-            "of latemask that began the run, or start again with --overwrite"
+            f"{checkpoint} is of another model than its recipe makes now: {'; '.join(changed)}. Go on with the "
+            "versions of latemask and transformers that began the run (run.json), or start again with --overwrite"
         )
 
 
