@@ -1,11 +1,11 @@
 """Does late masking give the same encoder for less? The study of docs/study.md, in pieces that go on.
 
 python benchmarks/quality.py --shared ../shared/data --work study --stop-after 150m
-python benchmarks/quality.py --summarise --figures docs/study
+python benchmarks/quality.py --summarise --write --figures docs/study
 
 The same command goes on where it was stopped; what is done is not done again. Every run that was pre-trained (and, most
-of them, fine-tuned) leaves a small record in benchmarks/quality/, and --summarise makes every number of the study in
-docs/results.md from these alone. One JSON object comes last.
+of them, fine-tuned) leaves a small record in benchmarks/quality/, and --summarise makes every number of the study from
+these alone; --write puts them into README.md and docs/results.md. One JSON object comes last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -27,21 +26,15 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as a script
 
-from benchmarks.quality_arms import ARMS, BASELINE, BUDGET, CHEAPER, EQUAL, FINETUNING, ROWS, TASKS, VOCABULARY, Arm
+from benchmarks.quality_arms import ARMS, BUDGET, FINETUNING, ROWS, VOCABULARY, Arm
+from benchmarks.quality_summary import RECORDS, Found, blocks, draw, read_records, summary, write_documents
 
 from latemask.evaluation.results import Results
 from latemask.files import write_json_atomically
 from latemask.recipe import flat, load_recipe
-from latemask.reporting import plots
-from latemask.reporting.runs import Run
-from latemask.reporting.scores import Contest, Scores
-from latemask.reporting.verdict import Arm as ScoredArm
-from latemask.reporting.verdict import verdict
 from latemask.run_folder import RunFolder
-from latemask.sweeping import nested
 from latemask.training.callbacks import seconds_of
 
-RECORDS = Path(__file__).parent / "quality"
 _POLL = 2.0
 _CURVE_POINTS = 40
 
@@ -52,6 +45,7 @@ class Study:
 
     shared: Path
     work: Path
+    records: Path = RECORDS
 
     @property
     def data(self) -> Path:
@@ -219,7 +213,7 @@ class Workers:
 def write_record(study: Study, arm: Arm, seed: int) -> None:
     """Write what is known of a run when all is done, once; small enough for the repository."""
     name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
-    path = RECORDS / f"{name}.json"
+    path = study.records / f"{name}.json"
     if path.is_file() or not run.is_finished() or (arm.tasks and not is_scored(study, arm, seed)):
         return
     rows, record = run.metrics(), run.record
@@ -240,6 +234,7 @@ def write_record(study: Study, arm: Arm, seed: int) -> None:
         "training": [[row["step"], round(row["loss"], 4)] for row in _thinned(trained)],
         **_scores(study, name, arm),
     }
+    study.records.mkdir(parents=True, exist_ok=True)
     write_json_atomically(path, kept)
 
 
@@ -272,137 +267,11 @@ def _commit() -> str:
     return (name.stdout.strip() or "unknown") + ("-dirty" if changed else "")
 
 
-# What it says
-
-
-@dataclass(frozen=True)
-class Found:
-    """All records of one arm."""
-
-    arm: Arm
-    records: list[dict[str, Any]]
-
-    def of_task(self, task: str) -> list[float]:
-        """Return every score on a task, in per cent."""
-        return [100 * score for record in self.records for score in record["scores"].get(task, [])]
-
-    @property
-    def means(self) -> list[float]:
-        """The mean over the arm's tasks, in per cent, of each pre-training seed with each fine-tuning seed."""
-        per_run = [zip(*(record["scores"][task] for task in self.arm.tasks), strict=True) for record in self.records]
-        return [100 * statistics.fmean(scores) for run in per_run for scores in run]
-
-    @property
-    def flops(self) -> float:
-        """FLOPs of one run."""
-        return float(self.records[0]["flops"])
-
-    @property
-    def loss(self) -> float:
-        """The last validation loss, median over seeds."""
-        return statistics.median(record["validation"][-1][1] for record in self.records)
-
-
-def read_records() -> dict[str, Found]:
-    """Read every record, by arm."""
-    found: dict[str, Found] = {}
-    for path in sorted(RECORDS.glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
-        arm = Arm(**{**record["arm"], "tasks": tuple(record["arm"]["tasks"])})
-        found.setdefault(arm.name, Found(arm, [])).records.append(record)
-    order = [arm.name for arm in ARMS]
-    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
-
-
-def summarise() -> dict[str, Any]:
-    """Print the tables, and return the numbers that matter."""
-    found = read_records()
-    scored = {name: one for name, one in found.items() if one.arm.tasks}
-    _print_scores(scored)
-    _print_runs(found)
-    print("\n".join(verdict(*as_compared(found))), end="\n\n")
-    base, cheaper, equal = (scored.get(name) for name in (BASELINE, CHEAPER, EQUAL))
-    return {
-        "late_flops_over_early": round(cheaper.flops / base.flops, 4) if base and cheaper else None,
-        "late_minus_early_at_that_budget": _difference(cheaper, base),
-        "late_minus_early_at_equal_flops": _difference(equal, base),
-        "tasks": list(TASKS),
-        "pretraining_seeds": min((len(one.records) for one in (base, cheaper) if one), default=0),
-        "arms": {name: _arm_summary(one) for name, one in scored.items()},
-    }
-
-
-def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
-    """Return arms that were fine-tuned as `latemask compare` has them: its figures and its words are the study's."""
-    scored = {name: one for name, one in found.items() if one.arm.tasks}
-    arms = [ScoredArm(name, [_as_run(record) for record in one.records], one.means) for name, one in scored.items()]
-    by_run = {
-        run.name: {task: [100 * score for score in scores] for task, scores in record["scores"].items()}
-        for arm, one in zip(arms, scored.values(), strict=True)
-        for run, record in zip(arm.runs, one.records, strict=True)
-    }
-    return arms, Scores([Contest(task, task, "part", task) for task in TASKS], by_run, [])
-
-
-def _as_run(record: dict[str, Any]) -> Run:
-    name = f"{record['arm']['name']}-{record['seed']}"
-    recipe = load_recipe("mini-base", nested(record["recipe"]))
-    rows = [{"step": record["steps"], "seconds": record["seconds"]}]
-    return Run(name, RunFolder(Path(name)), recipe, {"status": "finished"}, rows)
-
-
-def draw(folder: Path) -> None:
-    """Write the figures of the study."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for figure in plots.scores(*as_compared(read_records())):
-        figure.save(folder)
-
-
-def _difference(one: Found | None, other: Found | None) -> float | None:
-    """Return the difference of two medians; None where an arm was not run."""
-    return round(statistics.median(one.means) - statistics.median(other.means), 2) if one and other else None
-
-
-def _arm_summary(found: Found) -> dict[str, Any]:
-    dots = found.means
-    return {
-        "flops": found.flops,
-        "median": round(statistics.median(dots), 2),
-        "lowest": round(min(dots), 2),
-        "highest": round(max(dots), 2),
-        "pretraining_seeds": len(found.records),
-        "tasks": len(found.arm.tasks),
-        "validation_loss": found.loss,
-    }
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})" if values else "–"
-
-
-def _print_scores(scored: dict[str, Found]) -> None:
-    print("| arm | FLOPs / C | seeds | mean | " + " | ".join(TASKS) + " |")
-    print("|---|---|---|---|" + "---|" * len(TASKS))
-    for name, one in scored.items():
-        cells = [_spread(one.of_task(task)) for task in TASKS]
-        mean = _spread(one.means)
-        part = "" if one.arm.tasks == TASKS else f" of {len(one.arm.tasks)}"
-        share = f"{one.flops / BUDGET:.2f}"
-        print(f"| {name} | {share} | {len(one.records)} | {mean}{part} | " + " | ".join(cells) + " |")
-    print()
-
-
-def _print_runs(found: dict[str, Found]) -> None:
-    print("| run | commit | steps | M tokens | FLOPs | hours | last validation loss | fine-tuning hours |")
-    print("|---|---|---|---|---|---|---|---|")
-    for name, one in found.items():
-        for record in one.records:
-            print(
-                f"| {name}-{record['seed']} | {record['commit']} | {record['steps']:,} | {record['tokens'] / 1e6:.1f} "
-                f"| {record['flops']:.3g} | {record['seconds'] / 3600:.2f} | {record['validation'][-1][1]:.3f} "
-                f"| {record.get('finetuning_seconds', 0) / 3600:.2f} |"
-            )
-    print()
+def show(found: dict[str, Found]) -> None:
+    """Print what documents show, and the numbers that matter as one JSON object."""
+    for name, block in blocks(found).items():
+        print(f"{name}\n\n{block}\n")
+    print(json.dumps(summary(found)))
 
 
 def main() -> None:
@@ -413,6 +282,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="arms to work on, by name; by default all, in their order")
     parser.add_argument("--stop-after", help="save and stop after this much time (90m, 2h)")
     parser.add_argument("--summarise", action="store_true", help="only make the tables from the records")
+    parser.add_argument("--write", action="store_true", help="bring README.md and docs/results.md up to date")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures from the records, too")
     arguments = parser.parse_args()
     if not arguments.summarise:
@@ -422,12 +292,14 @@ def main() -> None:
         prepare_everything(study)
         limit = None if arguments.stop_after is None else seconds_of(arguments.stop_after, "--stop-after")
         Workers(study, arguments.jobs, limit).run(wanted)
-        RECORDS.mkdir(exist_ok=True)
         for arm, seed in wanted:
             write_record(study, arm, seed)
+    found = read_records()
+    if arguments.write:
+        write_documents(blocks(found))
     if arguments.figures:
-        draw(arguments.figures)
-    print(json.dumps(summarise()))
+        draw(found, arguments.figures)
+    show(found)
 
 
 if __name__ == "__main__":

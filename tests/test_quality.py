@@ -5,8 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from benchmarks import quality
+from benchmarks import quality, quality_summary
 from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, EQUAL, TASKS, Arm
+from benchmarks.quality_summary import DOCUMENTS, blocks, read_records, summary, up_to_date
 
 from latemask.budget import planned_steps, sequence_flops, spent
 from latemask.recipe import flat, load_recipe, spelled_out
@@ -32,8 +33,7 @@ def record(arm: Arm, seed: int, scores: list[float]) -> dict:
 
 
 @pytest.fixture
-def records(tmp_path, monkeypatch):
-    monkeypatch.setattr(quality, "RECORDS", tmp_path)
+def records(tmp_path):
     by_name = {arm.name: arm for arm in ARMS}
 
     def write(name: str, seed: int, scores: list[float]) -> None:
@@ -42,43 +42,62 @@ def records(tmp_path, monkeypatch):
     return write
 
 
-def test_the_summary_is_made_from_the_records_alone(records, capsys):
+def test_the_summary_is_made_from_the_records_alone(records, tmp_path):
     records(BASELINE, 0, [0.50, 0.52, 0.54])
     records(BASELINE, 1, [0.56, 0.58, 0.60])
     records(CHEAPER, 0, [0.55, 0.56, 0.57])
     records(CHEAPER, 1, [0.58, 0.59, 0.60])
     records(EQUAL, 0, [0.60, 0.61, 0.62])
-    found = quality.summarise()
+    found = summary(read_records(tmp_path))
     assert found["late_flops_over_early"] == pytest.approx(0.72, abs=1e-3)
     assert found["late_minus_early_at_that_budget"] == pytest.approx(57.5 - 55)
     assert found["late_minus_early_at_equal_flops"] == pytest.approx(61 - 55)
     assert found["tasks"] == list(TASKS)
     assert found["pretraining_seeds"] == 2
-    assert "| early-15 | 1.00 | 2 | 55.0 (50.0–60.0) |" in capsys.readouterr().out
+    made = blocks(read_records(tmp_path))
+    assert "| `early-15` | 1.00 | 2 | 55.0 (50.0–60.0) |" in made["scores"]
+    assert "| late, 40% masked | 0.72 | 57.5 (55.0–60.0) | +2.5 | 2 |" in made["headline"]
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_what_has_not_been_run_is_not_made_up(records, begun):
+def test_what_has_not_been_run_is_not_made_up(records, tmp_path, begun):
     if begun:
         records(BASELINE, 0, [0.5, 0.5, 0.5])
-    found = quality.summarise()
+    found = summary(read_records(tmp_path))
     assert found["late_flops_over_early"] is None
     assert found["late_minus_early_at_that_budget"] is None
     assert found["late_minus_early_at_equal_flops"] is None
     assert found["pretraining_seeds"] == begun
+    assert "| 0.001 | 8 | – | – |" in blocks(read_records(tmp_path))["tuning"]
 
 
-def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path, capsys):
+def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path):
     records(BASELINE, 0, [0.50, 0.52, 0.54])
     records(CHEAPER, 0, [0.55, 0.56, 0.57])
-    quality.summarise()
-    said = capsys.readouterr().out
+    found = read_records(tmp_path)
+    said = blocks(found)["verdict"]
     assert "late-40 reaches the median of early-15 (52.0; 50.0 to 54.0, n = 3 from 1 pre-training run)" in said
     assert "the ranges do not overlap" in said
-    quality.draw(tmp_path / "figures")
+    quality_summary.draw(found, tmp_path / "figures")
     assert "late-40" in (tmp_path / "figures" / "scores.svg").read_text()
     for name in ("scores", "tasks"):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_documents_show_what_the_records_say():
+    made = blocks(read_records())
+    for path in DOCUMENTS:
+        assert path.read_text("utf-8") == up_to_date(path.read_text("utf-8"), made), "quality.py --summarise --write"
+
+
+def test_only_the_block_of_a_document_is_replaced():
+    text = "before\n<!-- study: runs -->\nold\n<!-- study: end -->\nafter\n<!-- study: kinds -->\n<!-- study: end -->\n"
+    new = up_to_date(text, {"runs": "new", "kinds": "other"})
+    assert new.startswith(
+        "before\n<!-- study: runs -->\nnew\n<!-- study: end -->\nafter\n<!-- study: kinds -->\nother\n"
+    )
+    with pytest.raises(KeyError):
+        up_to_date(text, {"runs": "new"})
 
 
 def test_the_committed_records_belong_to_the_arms():
@@ -127,9 +146,7 @@ def test_a_run_is_pretrained_then_finetuned_then_done(tmp_path):
 
 
 def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(quality, "RECORDS", tmp_path / "records")
-    (tmp_path / "records").mkdir()
-    study, arm = quality.Study(tmp_path, tmp_path / "work"), Arm("some", {}, tasks=())
+    study, arm = quality.Study(tmp_path, tmp_path / "work", tmp_path / "records"), Arm("some", {}, tasks=())
     for commit in ("aaaaaaa", "aaaaaaa", "bbbbbbb"):
         monkeypatch.setattr(quality, "_commit", lambda commit=commit: commit)
         study.note_commit("some-0")

@@ -1,0 +1,246 @@
+"""What the study says: every number, table, figure and word, made from the records in benchmarks/quality/ alone.
+
+A document holds what is made here between `<!-- study: NAME -->` and `<!-- study: end -->`; a test sees to it that what
+stands there is what the records say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.quality_arms import ARMS, BASELINE, BUDGET, CHEAPER, EQUAL, KINDS, MAIN, TASKS, TUNING, Arm
+
+from latemask.evaluation.tasks import GLUE
+from latemask.files import write_text_atomically
+from latemask.recipe import load_recipe
+from latemask.reporting import plots
+from latemask.reporting.runs import Run
+from latemask.reporting.scores import Contest, Scores
+from latemask.reporting.verdict import Arm as ScoredArm
+from latemask.reporting.verdict import verdict
+from latemask.run_folder import RunFolder
+from latemask.sweeping import nested
+
+RECORDS = Path(__file__).parent / "quality"
+DOCUMENTS = [Path(__file__).parent.parent / name for name in ("README.md", "docs/results.md")]
+_BLOCK = re.compile(r"(<!-- study: (?!end)([\w-]+) -->\n).*?(<!-- study: end -->)", flags=re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Found:
+    """All records of one arm."""
+
+    arm: Arm
+    records: list[dict[str, Any]]
+
+    def of_task(self, task: str) -> list[float]:
+        """Return every score on a task, in per cent."""
+        return [100 * score for record in self.records for score in record["scores"].get(task, [])]
+
+    @property
+    def means(self) -> list[float]:
+        """The mean over the arm's tasks, in per cent, of each pre-training seed with each fine-tuning seed."""
+        per_run = [zip(*(record["scores"][task] for task in self.arm.tasks), strict=True) for record in self.records]
+        return [100 * statistics.fmean(scores) for run in per_run for scores in run]
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of one run."""
+        return float(self.records[0]["flops"])
+
+    @property
+    def loss(self) -> float:
+        """The last validation loss, median over seeds."""
+        return statistics.median(record["validation"][-1][1] for record in self.records)
+
+
+def read_records(folder: Path = RECORDS) -> dict[str, Found]:
+    """Read every record, by arm."""
+    found: dict[str, Found] = {}
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        arm = Arm(**{**record["arm"], "tasks": tuple(record["arm"]["tasks"])})
+        found.setdefault(arm.name, Found(arm, [])).records.append(record)
+    order = [arm.name for arm in ARMS]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def scored(found: dict[str, Found]) -> dict[str, Found]:
+    """Return the arms that were fine-tuned."""
+    return {name: one for name, one in found.items() if one.arm.tasks}
+
+
+def summary(found: dict[str, Found]) -> dict[str, Any]:
+    """Return the numbers that matter; None where an arm was not run."""
+    judged = scored(found)
+    base, cheaper, equal = (judged.get(name) for name in (BASELINE, CHEAPER, EQUAL))
+    return {
+        "late_flops_over_early": round(cheaper.flops / base.flops, 4) if base and cheaper else None,
+        "late_minus_early_at_that_budget": _difference(cheaper, base),
+        "late_minus_early_at_equal_flops": _difference(equal, base),
+        "tasks": list(TASKS),
+        "pretraining_seeds": min((len(one.records) for one in (base, cheaper) if one), default=0),
+        "arms": {name: _arm_summary(one) for name, one in judged.items()},
+    }
+
+
+def _difference(one: Found | None, other: Found | None) -> float | None:
+    return round(statistics.median(one.means) - statistics.median(other.means), 2) if one and other else None
+
+
+def _arm_summary(found: Found) -> dict[str, Any]:
+    dots = found.means
+    return {
+        "flops": found.flops,
+        "median": round(statistics.median(dots), 2),
+        "lowest": round(min(dots), 2),
+        "highest": round(max(dots), 2),
+        "pretraining_seeds": len(found.records),
+        "tasks": len(found.arm.tasks),
+        "validation_loss": found.loss,
+    }
+
+
+# As `latemask compare` has it: its words and its figures are the study's
+
+
+def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
+    """Return the arms that were fine-tuned, and their scores."""
+    judged = scored(found)
+    arms = [ScoredArm(name, [_as_run(record) for record in one.records], one.means) for name, one in judged.items()]
+    by_run = {
+        run.name: {task: [100 * score for score in scores] for task, scores in record["scores"].items()}
+        for arm, one in zip(arms, judged.values(), strict=True)
+        for run, record in zip(arm.runs, one.records, strict=True)
+    }
+    return arms, Scores([Contest(task, task, "part", task) for task in TASKS], by_run, [])
+
+
+def _as_run(record: dict[str, Any]) -> Run:
+    name = f"{record['arm']['name']}-{record['seed']}"
+    recipe = load_recipe("mini-base", nested(record["recipe"]))
+    rows = [{"step": record["steps"], "seconds": record["seconds"]}]
+    return Run(name, RunFolder(Path(name)), recipe, {"status": "finished"}, rows)
+
+
+def draw(found: dict[str, Found], folder: Path) -> None:
+    """Write the figures of the study."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for figure in plots.scores(*as_compared(found)):
+        figure.save(folder)
+
+
+# In documents
+
+
+def blocks(found: dict[str, Found]) -> dict[str, str]:
+    """Return everything that documents show, in Markdown."""
+    judged = scored(found)
+    return {
+        "headline": _headline({arm.name: judged[arm.name] for arm in MAIN if arm.name in judged}),
+        "verdict": "\n".join(f"- {sentence}" for sentence in verdict(*as_compared(found))),
+        "scores": _scores(judged),
+        "tuning": _tuning(found),
+        "kinds": _kinds(found),
+        "runs": _runs(found),
+    }
+
+
+def up_to_date(text: str, made: dict[str, str]) -> str:
+    """Return a document with its blocks as they are now; a block that nobody makes is an error."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{made[block[2]]}\n{block[3]}", text)
+
+
+def write_documents(made: dict[str, str]) -> None:
+    """Bring the blocks of all documents up to date."""
+    for path in DOCUMENTS:
+        write_text_atomically(path, up_to_date(path.read_text("utf-8"), made))
+
+
+def _headline(judged: dict[str, Found]) -> str:
+    base = judged.get(BASELINE)
+    rows = [
+        [
+            f"{one.arm.keys['objective']}, {one.arm.keys['mask.rate']:.0%} masked",
+            f"{one.flops / BUDGET:.2f}",
+            _spread(one.means),
+            f"{statistics.median(one.means) - statistics.median(base.means):+.1f}" if base else "–",
+            str(len(one.records)),
+        ]
+        for one in judged.values()
+    ]
+    return _table(["", "FLOPs", f"mean of {len(TASKS)} tasks", "difference", "pre-training seeds"], rows)
+
+
+def _scores(judged: dict[str, Found]) -> str:
+    rows = [
+        [f"`{name}`", f"{one.flops / BUDGET:.2f}", str(len(one.records)), _spread(one.means)]
+        + [_spread(one.of_task(task)) for task in TASKS]
+        for name, one in judged.items()
+    ]
+    return _table(["arm", "FLOPs / C", "seeds", "mean", *(GLUE[task].folder for task in TASKS)], rows)
+
+
+def _tuning(found: dict[str, Found]) -> str:
+    losses: dict[tuple[float, int], dict[str, str]] = {}
+    for arm in TUNING:
+        setting = (arm.keys["train.learning_rate"], arm.keys["train.batch_size"])
+        losses.setdefault(setting, {})[arm.keys["objective"]] = _loss(found.get(arm.name))
+    rows = [[f"{rate:g}", str(batch), of["early"], of["late"]] for (rate, batch), of in losses.items()]
+    return _table(["learning rate", "batch", "early 15 %", "late 40 %"], rows)
+
+
+def _kinds(found: dict[str, Found]) -> str:
+    tuned = next(arm for arm in TUNING if arm.keys["objective"] == "late")  # of the chosen settings, `inside` 2
+    arms = [("inside", 2, tuned), *((arm.keys["join.kind"], arm.keys["join.layers"], arm) for arm in KINDS)]
+    rows = [
+        [f"`{kind}`", str(layers), _steps(found.get(arm.name)), _loss(found.get(arm.name))]
+        for kind, layers, arm in arms
+    ]
+    return _table(["kind", "layers", "steps", "last validation loss"], rows)
+
+
+def _runs(found: dict[str, Found]) -> str:
+    names = ["run", "commit", "steps", "M tokens", "FLOPs", "hours", "last validation loss", "fine-tuning hours"]
+    return _table(names, (_run_row(name, record) for name, one in found.items() for record in one.records))
+
+
+def _run_row(name: str, record: dict[str, Any]) -> list[str]:
+    finetuning = record.get("finetuning_seconds")
+    return [
+        f"`{name}-{record['seed']}`",
+        record["commit"],
+        f"{record['steps']:,}",
+        f"{record['tokens'] / 1e6:.1f}",
+        f"{record['flops']:.3g}",
+        f"{record['seconds'] / 3600:.2f}",
+        f"{record['validation'][-1][1]:.3f}",
+        "–" if finetuning is None else f"{finetuning / 3600:.2f}",
+    ]
+
+
+def _loss(one: Found | None) -> str:
+    return f"{one.loss:.3f}" if one else "–"
+
+
+def _steps(one: Found | None) -> str:
+    return f"{one.records[0]['steps']:,}" if one else "–"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})" if values else "–"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def lines() -> Iterator[Sequence[str]]:
+        yield header
+        yield ["---"] * len(header)
+        yield from rows
+
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines())
