@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as 
 from benchmarks.quality_arms import ARMS, BUDGET, FINETUNING, ROWS, VOCABULARY, Arm
 from benchmarks.quality_summary import RECORDS, Found, blocks, draw, read_records, summary, write_documents
 
+from latemask.durations import deadline
 from latemask.evaluation.results import Results
 from latemask.files import write_json_atomically
 from latemask.recipe import flat, load_recipe
 from latemask.run_folder import RunFolder
-from latemask.training.callbacks import seconds_of
 
 _POLL = 2.0
 _CURVE_POINTS = 40
@@ -148,9 +148,8 @@ def _copy_rows(file: Path, target: Path, rows: tuple[int | None, int | None]) ->
 class Workers:
     """Some processes at a time, each with its share of the cores; all are asked to stop when time is up."""
 
-    def __init__(self, study: Study, count: int, seconds: float | None):
-        self.study, self.count = study, count
-        self.ends = None if seconds is None else time.monotonic() + seconds
+    def __init__(self, study: Study, count: int, deadline: float):
+        self.study, self.count, self.deadline = study, count, deadline
         self.busy: dict[str, tuple[subprocess.Popen[bytes], Job]] = {}
         self.stopped = False
         self.failed: list[str] = []
@@ -161,8 +160,7 @@ class Workers:
         signal.signal(signal.SIGINT, lambda *_: setattr(self, "stopped", True))
         while True:
             self._collect()
-            if self.ends is not None and time.monotonic() > self.ends:
-                self.stopped = True
+            self.stopped = self.stopped or time.monotonic() > self.deadline
             waiting = [] if self.stopped else self._waiting(wanted)
             if not waiting and not self.busy:
                 return
@@ -290,8 +288,7 @@ def main() -> None:
         arms = [arm for arm in ARMS if arguments.only is None or arm.name in arguments.only]
         wanted = [(arm, seed) for arm in arms for seed in range(arm.seeds)]
         prepare_everything(study)
-        limit = None if arguments.stop_after is None else seconds_of(arguments.stop_after, "--stop-after")
-        Workers(study, arguments.jobs, limit).run(wanted)
+        Workers(study, arguments.jobs, deadline(arguments.stop_after, "--stop-after")).run(wanted)
         for arm, seed in wanted:
             write_record(study, arm, seed)
     found = read_records()

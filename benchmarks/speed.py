@@ -153,7 +153,8 @@ def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     from latemask.run_folder import RunFolder
     from latemask.training.allocator import keep_freed_memory
     from latemask.training.callbacks import StopOnRequest
-    from latemask.training.pretraining import Job, build_trainer
+    from latemask.training.job import Job
+    from latemask.training.running import build_trainer
 
     keep_freed_memory()
     data: Any = RandomText(recipe, folder)

@@ -42,6 +42,11 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedData
     return prepare([corpus], out=tmp_path_factory.mktemp("prepared") / "data", vocab_size=1000, validation=0.1)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: many tests wait for processes of their own."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with what takes long, so that no core waits for it at the end."""
     long = ("faults/", "training/test_processes", "budget/test_memory", "test_readme", "text/test_preparing")
@@ -52,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_page_at_the_end_of_runs(request, monkeypatch):
     """Drawing takes longer than a tiny run; tests of the page have it."""
     if "reporting" not in request.node.nodeid and "demonstrating" not in request.node.nodeid:
-        monkeypatch.setattr("latemask.training.pretraining.write_page", lambda run: run)
+        monkeypatch.setattr("latemask.training.running.write_page", lambda run: run)
 
 
 def tiny_recipe(**changes: Any) -> Recipe:

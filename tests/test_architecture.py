@@ -10,7 +10,7 @@ import latemask
 ROOT = Path(latemask.__file__).parent
 
 # Each room may import from the ones named here (and from itself). Everything may import the ground floor.
-GROUND = {"errors", "files", "console", "processes", "sealed", "signals", "__init__"}
+GROUND = {"errors", "files", "console", "durations", "processes", "sealed", "signals", "__init__"}
 MAY_IMPORT = {
     "recipe": set(),
     "text": set(),

@@ -25,6 +25,27 @@ def test_help_lists_the_verbs(capsys):
     assert all(f"  {verb} " in out for verb in VERBS)
 
 
+_HELP_FOR_ALL = """
+import sys
+from latemask.cli import VERBS, main
+assert not any(main([verb, "--help"]) for verb in VERBS)
+sys.exit(", ".join({"torch", "transformers", "datasets", "sklearn", "matplotlib"} & set(sys.modules)))
+"""
+
+
+def test_help_does_not_load_what_takes_seconds():
+    shown = subprocess.run([sys.executable, "-c", _HELP_FOR_ALL], capture_output=True, text=True)
+    assert shown.stderr == "\n"  # what was loaded
+
+
+def test_a_mistake_is_said_before_what_takes_seconds_is_loaded():
+    code = "import sys; from latemask.cli import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    words = ["pretrain", "small", "--data", "nowhere"]
+    refused = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert "nowhere" in refused.stderr
+    assert refused.returncode == 0
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_a_sentence_for_every_option(capsys, verb):
     import inspect
@@ -174,7 +195,7 @@ def test_an_unreadable_file_is_named(capsys, tmp_path, monkeypatch):
     ],
 )
 def test_what_the_machine_refuses_is_one_line(capsys, monkeypatch, error, message):
-    monkeypatch.setattr("latemask.exporting.load_model", raiser(error))
+    monkeypatch.setattr("latemask.model.load_model", raiser(error))
     monkeypatch.setattr("latemask.run_folder.RunFolder.newest_model", lambda self: self.path)
     code, _, err = run(capsys, "export", "a", "--out", "b")
     assert code == 2
@@ -183,7 +204,7 @@ def test_what_the_machine_refuses_is_one_line(capsys, monkeypatch, error, messag
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
-    monkeypatch.setattr("latemask.exporting.load_model", raiser(KeyError("ours")))
+    monkeypatch.setattr("latemask.model.load_model", raiser(KeyError("ours")))
     monkeypatch.setattr("latemask.run_folder.RunFolder.newest_model", lambda self: self.path)
     with pytest.raises(KeyError):
         main(["export", "a", "--out", "b"])

@@ -1,7 +1,8 @@
 """`latemask VERB …`: verbs → functions; nothing else.
 
 A verb's typed signature and docstring are its command line. A parameter `recipe` brings every key of a recipe along
-as an override (`--mask.rate 0.4`). Modules are imported for the verb that is called, so `--help` is quick.
+as an override (`--mask.rate 0.4`). The module of a verb is imported when it is called, and imports what takes seconds
+to load (torch, transformers) when there is work for it: help and mistakes are quick.
 """
 
 from __future__ import annotations

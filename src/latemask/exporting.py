@@ -10,8 +10,6 @@ from latemask.card import model_card
 from latemask.console import say
 from latemask.errors import UserError
 from latemask.files import replace_folder
-from latemask.model import load_model
-from latemask.model.load import is_ours
 from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import copy_tokenizer
 
@@ -26,6 +24,8 @@ def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
     """
     folder, out = RunFolder(Path(run)), Path(out)
     source = folder.newest_model()
+    from latemask.model import load_model  # not for --help: it loads torch
+
     _refuse_or_pass(out, overwrite)
     model = load_model(source)
     aside = out.with_name(f".{out.name}.partial")
@@ -55,6 +55,8 @@ def _refuse_or_pass(out: Path, overwrite: bool) -> None:
         return
     if not (out / "config.json").is_file():
         raise UserError(f"{out} is not empty and holds no encoder; choose another --out")
+    from latemask.model.load import is_ours
+
     if is_ours(out):
         raise UserError(f"{out} holds a pre-training model; choose another --out for the encoder")
     if not overwrite:

@@ -6,14 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from latemask.console import json_line, printable
 from latemask.errors import UserError
-from latemask.model import load_model
 from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import load_tokenizer, vocabulary_of
 
@@ -47,6 +45,8 @@ class Filler:
     """A model and its tokenizer, loaded once."""
 
     def __init__(self, run: Path):
+        from latemask.model import load_model  # not for --help: it loads torch
+
         folder = RunFolder(run)
         source = folder.newest_model()
         self.model = load_model(source)
@@ -58,15 +58,14 @@ class Filler:
         ids = self._ids(text)
         if top < 1:
             raise UserError(f"--top {top} shows nothing; it must be at least 1")
-        with torch.inference_mode():
-            logits = self.model(**self._batch(ids)).logits[0, :, : len(self.tokenizer)]
+        logits = self._logits(ids)
         best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
         return [
             [Prediction(self.tokenizer.decode([token]).strip(), round(p, 4)) for token, p in zip(*row, strict=True)]
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
-    def _ids(self, text: str) -> torch.Tensor:
+    def _ids(self, text: str) -> Any:
         mask = self.tokenizer.mask_token
         if text != text.encode("utf-8", "ignore").decode("utf-8"):  # bytes of the command line that are no text
             raise UserError("the text is not valid UTF-8")
@@ -78,20 +77,25 @@ class Filler:
             raise UserError(f"the text has {len(ids)} tokens, the encoder takes {longest} at most")
         return ids
 
-    def _batch(self, ids: torch.Tensor) -> dict[str, Any]:
+    def _logits(self, ids: Any) -> Any:
+        import torch
+
         is_mask = ids == self.tokenizer.mask_token_id
         positions = torch.arange(len(ids))
         if hasattr(self.model, "mask_vector"):
-            return {
+            batch = {
                 "visible_ids": ids[None, ~is_mask],
                 "visible_positions": positions[None, ~is_mask],
                 "masked_positions": positions[None, is_mask],
             }
-        return {
-            "input_ids": ids[None],
-            "positions": positions[None],
-            "predicted_slots": positions[None, is_mask],
-        }
+        else:
+            batch = {
+                "input_ids": ids[None],
+                "positions": positions[None],
+                "predicted_slots": positions[None, is_mask],
+            }
+        with torch.inference_mode():
+            return self.model(**batch).logits[0, :, : len(self.tokenizer)]
 
 
 def _print_table(found: list[list[Prediction]]) -> None:

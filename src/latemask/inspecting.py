@@ -12,7 +12,6 @@ from rich.text import Text
 
 from latemask.console import printable
 from latemask.errors import UserError
-from latemask.masking import SampleDataset, draw_masks
 from latemask.recipe import MaskRecipe, Recipe, check_recipe
 from latemask.text import PreparedData
 from latemask.text.counting import count_tokens, document_lengths, part_of
@@ -126,6 +125,8 @@ def _rows(data: PreparedData, recipe: Recipe, count: int) -> list[list[dict[str,
         return None
     if not count:
         return []
+    from latemask.masking import SampleDataset, draw_masks  # not for --help: it loads torch
+
     samples = SampleDataset(rows, count, seed=recipe.seed).__getitems__(range(count))
     ids = np.stack([sample["ids"] for sample in samples])
     masks = draw_masks(ids, np.arange(count), recipe.counts, data.vocabulary, recipe.seed)

@@ -25,13 +25,13 @@ from typing import Any, Literal
 import yaml
 
 from latemask.console import printable, say
+from latemask.durations import deadline
 from latemask.errors import TimeIsUp, UserError, nearest
 from latemask.files import write_text_atomically
 from latemask.recipe import BudgetRecipe, Recipe, dump_recipe, flat, load_recipe
 from latemask.reporting import compare
 from latemask.run_folder import RunFolder
 from latemask.training import pretrain
-from latemask.training.callbacks import seconds_of
 
 _KEYS = ("recipe", "data", "out", "flops", "seeds", "grid", "also")
 _MOST_RUNS = 1000
@@ -82,7 +82,7 @@ def sweep(
         glue: results.json of the runs' encoders, or its folder, for the page at the end.
         stop_after: Save and stop after this much time in all (90m, 2h), with exit code 75.
     """
-    limit = math.inf if stop_after is None else time.monotonic() + seconds_of(stop_after, "--stop-after")
+    limit = deadline(stop_after, "--stop-after")
     found = read_sweep(Path(file))
     _write_recipes(found)
     waiting = [run for run in found.runs if not found.folder(run).is_finished()]

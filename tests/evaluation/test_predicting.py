@@ -10,8 +10,8 @@ from pyarrow import parquet
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from latemask.cli import main
+from latemask.evaluation.best_model import keep_best
 from latemask.evaluation.cells import prepare_task, run_cell
-from latemask.evaluation.finetuning import _keep_best
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results
 from tests.evaluation.conftest import make_task
@@ -25,7 +25,7 @@ def fine_tuned(encoder, folder, kind, **changes):
     prepared = prepare_task(encoder, task, Protocol(epochs=1, batch_size=8))
     cell, model = run_cell(prepared, 5e-3, 0, keep=True)
     folder.mkdir()
-    _keep_best(folder / "model", Results(folder / "results.json", prepared.protocol))(cell, model, prepared)
+    keep_best(folder / "model", Results(folder / "results.json", prepared.protocol))(cell, model, prepared)
     return folder
 
 

@@ -15,7 +15,7 @@ from latemask import UserError, pretrain
 from latemask.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe, load_recipe
 from latemask.run_folder import RunFolder
-from latemask.training.callbacks import LossWatch, seconds_of
+from latemask.training.callbacks import LossWatch
 from latemask.training.trainer import PretrainingTrainer
 
 STEPS = 12
@@ -115,19 +115,6 @@ def test_a_loss_that_does_not_fall_is_said(capsys):
 
 def test_a_loss_that_falls_is_left_alone(capsys):
     assert watched([7.0 - 0.01 * n for n in range(200)], capsys) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("45s", 45), ("90m", 5400), ("2h", 7200), ("1h30m", 5400), ("1d", 86400), ("10", 10)]
-)
-def test_times_are_written_as_people_write_them(text, seconds):
-    assert seconds_of(text, "--stop-after") == seconds
-
-
-@pytest.mark.parametrize("text", ["", "h", "2 hours", "-5m", "1.5h"])
-def test_other_times_are_refused(text):
-    with pytest.raises(UserError, match="write a time as 90m"):
-        seconds_of(text, "--stop-after")
 
 
 def test_changes_are_refused_unless_they_are_allowed(data, tmp_path, capsys):

@@ -134,10 +134,10 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_run(runs, copied, monke
         raise OSError(28, "No space left on device")
 
     from latemask.run_folder import RunFolder
-    from latemask.training import pretraining
+    from latemask.training import running
 
-    monkeypatch.setattr(pretraining, "write_page", full)
-    pretraining._write_report(RunFolder(copied))
+    monkeypatch.setattr(running, "write_page", full)
+    running._write_report(RunFolder(copied))
     assert "no report was written" in capsys.readouterr().err
 
 

@@ -61,7 +61,7 @@ class _StopAt(StopOnRequest):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    monkeypatch.setattr("latemask.training.pretraining.StopOnRequest", _StopAt)
+    monkeypatch.setattr("latemask.training.running.StopOnRequest", _StopAt)
     yield
     monkeypatch.undo()
 
@@ -71,7 +71,7 @@ def stopped_run(data, tmp_path_factory):
     """A run stopped at step 3 of 6, with checkpoints 2 and 3."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("latemask.training.pretraining.StopOnRequest", _StopAt)
+        patch.setattr("latemask.training.running.StopOnRequest", _StopAt)
         with pytest.raises(Interrupted):
             pretrain(recipe_of(6, save_every=2), data=data.folder, out=out)
     return out

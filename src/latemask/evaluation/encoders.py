@@ -23,7 +23,7 @@ from transformers import set_seed as set_all_seeds
 
 from latemask.console import printable, say
 from latemask.errors import UserError
-from latemask.evaluation.identity import encoder_checksum
+from latemask.evaluation.identity import RANDOM, encoder_checksum
 from latemask.evaluation.tasks import Kind, Task
 from latemask.exporting import export
 from latemask.model.base import stock_config
@@ -34,7 +34,6 @@ from latemask.run_folder import RunFolder
 from latemask.text.builtin import BuiltinReader
 from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, train_tokenizer, vocabulary_of
 
-RANDOM = "random:"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors"]
 _ROBERTA_LIKE = ("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 

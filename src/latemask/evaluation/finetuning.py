@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from latemask.console import printable, say
 from latemask.errors import UserError, nearest
-from latemask.evaluation.cells import Prepared
-from latemask.evaluation.display import as_csv, as_markdown, show
-from latemask.evaluation.encoders import RANDOM, Encoder, open_encoders
+from latemask.evaluation.display import show
 from latemask.evaluation.glue_files import load_glue
-from latemask.evaluation.grid import Saver, run_grid
+from latemask.evaluation.identity import RANDOM
 from latemask.evaluation.own_files import load_own, load_tagging
-from latemask.evaluation.protocol import SEEDS, Protocol, Select, checked_rates
-from latemask.evaluation.results import Cell, Results
+from latemask.evaluation.protocol import SEEDS, Protocol, Select, checked_protocol, refuse_seeds
+from latemask.evaluation.results import Results
+from latemask.evaluation.results_folder import MODEL, RESULTS, begin, write_tables
 from latemask.evaluation.tasks import GLUE, Kind, Task
-from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
-from latemask.text.tokenizer import save_tokenizer
-
-RESULTS, TABLE, CSV = "results.json", "results.md", "results.csv"
-MODEL = "model"
-LOCK = ".lock"
-TASK_FILE = "latemask-task.json"
 
 
 def finetune(
@@ -82,12 +71,16 @@ def finetune(
     files = {"train": train, "dev": dev, "test": test}
     loaded = _load_task(task, data, {n: Path(f) for n, f in files.items() if f}, text, text_pair, label, task_type)
     loaded = loaded.limited(max_train)
+    from latemask.evaluation.best_model import keep_best  # not for --help: it loads torch
+    from latemask.evaluation.encoders import open_encoders
+    from latemask.evaluation.grid import refuse_settings, run_grid
+
     (opened,) = open_encoders([encoder], tokenizer)
     out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
     refuse_settings(protocol, [opened], lrs)
     with begin(out, protocol, overwrite) as results:
         _refuse_others(results, opened.name, loaded.name)
-        run_grid([opened], [loaded], lrs, seeds, results, _keep_best(out / MODEL, results))
+        run_grid([opened], [loaded], lrs, seeds, results, keep_best(out / MODEL, results))
         write_tables(results)
     show(results)
     say(f"results: {out / RESULTS}")
@@ -96,33 +89,11 @@ def finetune(
     return results
 
 
-def refuse_settings(protocol: Protocol, encoders: Sequence[Encoder], rates: Sequence[float] | None) -> None:
-    """Refuse what does not suit the encoders, before anything is written or removed."""
-    for encoder in encoders:
-        checked_rates(rates, encoder.width)
-        protocol.length_for(encoder.longest)
-
-
 def _refuse_others(results: Results, encoder: str, task: str) -> None:
     """The model in the folder is the best of one encoder on one task."""
     if results.cells and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
         held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
         raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
-
-
-def checked_protocol(
-    epochs: int, patience: int, select: Select, batch_size: int | None, max_length: int | None, max_train: int | None
-) -> Protocol:
-    """Return the protocol that the options mean."""
-    protocol = Protocol(epochs, patience, select, batch_size, max_length, max_train)
-    protocol.check()
-    return protocol
-
-
-def refuse_seeds(seeds: int) -> None:
-    """There must be one at least."""
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds}: one at least")
 
 
 def _load_task(
@@ -169,51 +140,3 @@ def _short(encoder: str) -> str:
     name = path.parent.name if is_inside else path.name.removesuffix(".yaml")
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "encoder"
     return f"random-{name}" if encoder.startswith(RANDOM) else name
-
-
-@contextmanager
-def begin(out: Path, protocol: Protocol, overwrite: bool) -> Iterator[Results]:
-    """Take a folder for results, this process alone; go on with those that are there, unless told to start again."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{printable(str(out))} is a file, not a folder")
-    is_ours = (out / RESULTS).exists()
-    if out.is_dir() and not is_ours and any(not path.name.startswith(".") for path in out.iterdir()):
-        raise UserError(f"{printable(str(out))} is not empty and holds no results; choose another --out")
-    lock = exclusive_lock(out / LOCK, f"{printable(str(out))} is in use by another process")
-    try:
-        if overwrite and is_ours:
-            Results.read(out / RESULTS)  # what is not ours, or cannot be told, is not for us to remove
-            shutil.rmtree(out / MODEL, ignore_errors=True)
-            for name in (TABLE, CSV, RESULTS):  # the one that says that the folder is ours goes last
-                (out / name).unlink(missing_ok=True)
-        yield Results.begin(out / RESULTS, protocol)
-    finally:
-        lock.release()
-
-
-def write_tables(results: Results) -> None:
-    """Write the table beside the results, as Markdown and CSV."""
-    results.write()
-    write_text_atomically(results.path.with_name(TABLE), as_markdown(results))
-    write_text_atomically(results.path.with_name(CSV), as_csv(results))
-
-
-def _keep_best(folder: Path, results: Results) -> Saver:
-    """Return what saves a model that is better on dev than all before it."""
-
-    def save(cell: Cell, model: Any, prepared: Prepared) -> None:
-        if any(other.score >= cell.score for other in results.cells):
-            return
-        aside = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        model.save_pretrained(str(aside))
-        save_tokenizer(prepared.encoder.tokenizer_for(prepared.task.kind), aside)
-        task = prepared.task
-        write_json_atomically(
-            aside / TASK_FILE,
-            {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length},
-        )
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
-
-    return save

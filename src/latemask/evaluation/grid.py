@@ -11,7 +11,7 @@ from latemask.errors import Interrupted
 from latemask.evaluation.cells import Prepared, prepare_task, run_cell
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.progress import GridWatch
-from latemask.evaluation.protocol import checked_rates
+from latemask.evaluation.protocol import Protocol, checked_rates
 from latemask.evaluation.records import encoder_record, task_record
 from latemask.evaluation.results import Cell, Results
 from latemask.evaluation.tasks import Task
@@ -28,6 +28,13 @@ class _Wanted(NamedTuple):
     runs: list[tuple[float, int]]
     steps: int
     """Of one run, if it does not stop early."""
+
+
+def refuse_settings(protocol: Protocol, encoders: Sequence[Encoder], rates: Sequence[float] | None) -> None:
+    """Refuse what does not suit the encoders, before anything is written or removed."""
+    for encoder in encoders:
+        checked_rates(rates, encoder.width)
+        protocol.length_for(encoder.longest)
 
 
 def run_grid(

@@ -9,6 +9,7 @@ from latemask.console import printable
 from latemask.errors import UserError
 from latemask.files import sha256_of
 
+RANDOM = "random:"  # before a recipe's or an encoder's name: its shape, never trained
 _WEIGHTS = "*.safetensors"
 
 

@@ -76,3 +76,18 @@ def checked_rates(given: Sequence[float] | None, width: int) -> list[float]:
         if not 0 < rate < math.inf:
             raise UserError(f"--lrs {rate}: a learning rate is positive")
     return rates
+
+
+def checked_protocol(
+    epochs: int, patience: int, select: Select, batch_size: int | None, max_length: int | None, max_train: int | None
+) -> Protocol:
+    """Return the protocol that the options mean."""
+    protocol = Protocol(epochs, patience, select, batch_size, max_length, max_train)
+    protocol.check()
+    return protocol
+
+
+def refuse_seeds(seeds: int) -> None:
+    """There must be one at least."""
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: one at least")

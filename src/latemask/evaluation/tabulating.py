@@ -8,19 +8,10 @@ from pathlib import Path
 from latemask.console import printable, say
 from latemask.errors import UserError
 from latemask.evaluation.display import show
-from latemask.evaluation.encoders import open_encoders
-from latemask.evaluation.finetuning import (
-    RESULTS,
-    begin,
-    checked_protocol,
-    refuse_seeds,
-    refuse_settings,
-    write_tables,
-)
 from latemask.evaluation.glue_files import load_glue, tasks_present
-from latemask.evaluation.grid import run_grid
-from latemask.evaluation.protocol import SEEDS, Protocol, Select
+from latemask.evaluation.protocol import SEEDS, Protocol, Select, checked_protocol, refuse_seeds
 from latemask.evaluation.results import Results
+from latemask.evaluation.results_folder import RESULTS, begin, write_tables
 from latemask.evaluation.tasks import GLUE, GlueName
 
 
@@ -64,6 +55,9 @@ def glue(
     folder = Path(data) if data else None
     names = _names(folder, tasks)
     loaded = [load_glue(name, folder).limited(max_train) for name in names]
+    from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
+    from latemask.evaluation.grid import refuse_settings, run_grid
+
     opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
     refuse_settings(protocol, opened, lrs)
     with begin(Path(out), protocol, overwrite) as results:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ from rich.progress import Progress, TaskID
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from latemask.console import is_interactive, progress_bar, say
-from latemask.errors import UserError
 from latemask.masking.randomness import key
 from latemask.processes import is_first, largest_of_all
 from latemask.run_folder import RunFolder
@@ -150,9 +148,9 @@ class StepRandomness(TrainerCallback):
 class StopOnRequest(SignalFlag, TrainerCallback):
     """Ctrl-C, SIGTERM and a limit of time finish the step and save; a second signal ends at once. Used as a context."""
 
-    def __init__(self, seconds: float | None = None) -> None:
+    def __init__(self, deadline: float = math.inf) -> None:
         super().__init__("stopping after this step, with a checkpoint (once more ends at once)")
-        self.deadline = math.inf if seconds is None else time.monotonic() + seconds
+        self.deadline = deadline
 
     def __enter__(self) -> StopOnRequest:
         super().__enter__()
@@ -167,14 +165,6 @@ class StopOnRequest(SignalFlag, TrainerCallback):
         if asked and state.global_step < state.max_steps:
             control.should_save = True
             control.should_training_stop = True
-
-
-def seconds_of(text: str, option: str) -> float:
-    """Read a duration: 45s, 90m, 2h, 1h30m, 1d, or seconds."""
-    found = re.fullmatch(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s?)?", text.strip())
-    if not text.strip() or found is None:
-        raise UserError(f"{option} {text}: write a time as 90m, 2h, 1h30m or 45s")
-    return float(sum(int(part or 0) * size for part, size in zip(found.groups(), (86400, 3600, 60, 1), strict=True)))
 
 
 class LossWatch(TrainerCallback):
