@@ -42,15 +42,21 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedData
     return prepare([corpus], out=tmp_path_factory.mktemp("prepared") / "data", vocab_size=1000, validation=0.1)
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores: many tests wait for processes of their own."""
-    return (os.cpu_count() or 1) + 1
+_LONG = ("faults/", "training/test_processes", "budget/test_memory", "test_readme", "text/test_preparing")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what takes long, so that no core waits for it at the end."""
-    long = ("faults/", "training/test_processes", "budget/test_memory", "test_readme", "text/test_preparing")
-    items.sort(key=lambda item: not item.nodeid.startswith(tuple(f"tests/{name}" for name in long)))
+    """Let every process begin with its share of what takes long: each is given an equal stretch of the list."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [item for item in items if item.nodeid.startswith(tuple(f"tests/{name}" for name in _LONG))]
+    short = [item for item in items if item not in long]
+    ordered: list[pytest.Item] = []
+    for number in range(processes):
+        share = long[number::processes]
+        fill = len(items) // processes - len(share)
+        ordered += [*share, *short[:fill]]
+        short = short[fill:]
+    items[:] = [*ordered, *short]
 
 
 @pytest.fixture(autouse=True)
