@@ -76,7 +76,7 @@ class Outcome:
 def live(recipe: Recipe, data: Path, out: Path, seconds: float | None, number: int) -> Outcome:
     """Start or resume a run, and send it a signal after some time; None lets it live."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["latemask.training.pretraining"])
+    context.set_forkserver_preload(["latemask.training.running"])
     process = context.Process(target=train, args=(recipe, data, out, (out / "recipe.yaml").is_file()))
     process.start()
     process.join(seconds)

@@ -55,7 +55,7 @@ def process(
 def run_with(world: int, recipe: Recipe, data, out: Path, **options) -> list[int]:
     """Let so many processes do a run; return their exit codes."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["latemask.training.pretraining"])
+    context.set_forkserver_preload(["latemask.training.running"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
