@@ -88,6 +88,15 @@ class Job:
 # What there is to do
 
 
+def wanted_runs(only: Sequence[str] | None) -> list[tuple[Arm, int]]:
+    """Return arms with their seeds: all, or those that are named, as an arm or as a run."""
+    runs = [(arm, seed) for arm in ARMS for seed in range(arm.seeds)]
+    known = {name for arm, seed in runs for name in (arm.name, f"{arm.name}-{seed}")}
+    if unknown := sorted(set(only or ()) - known):
+        raise SystemExit(f"no such arm or run: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    return [(arm, seed) for arm, seed in runs if only is None or {arm.name, f"{arm.name}-{seed}"} & set(only)]
+
+
 def jobs_of(study: Study, arm: Arm, seed: int) -> Iterator[Job]:
     """Yield what is missing of one run, in its order."""
     name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
@@ -277,7 +286,9 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=Path("../shared/data"), help="folder with corpus/ and glue/")
     parser.add_argument("--work", type=Path, default=Path("study"), help="where runs and scores are kept")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time; they share the cores")
-    parser.add_argument("--only", nargs="+", help="arms to work on, by name; by default all, in their order")
+    parser.add_argument(
+        "--only", nargs="+", help="arms (late-40) or runs (late-40-1) to work on, by default all, in their order"
+    )
     parser.add_argument("--stop-after", help="save and stop after this much time (90m, 2h)")
     parser.add_argument("--summarise", action="store_true", help="only make the tables from the records")
     parser.add_argument("--write", action="store_true", help="bring README.md and docs/results.md up to date")
@@ -285,8 +296,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.summarise:
         study = Study(arguments.shared, arguments.work)
-        arms = [arm for arm in ARMS if arguments.only is None or arm.name in arguments.only]
-        wanted = [(arm, seed) for arm in arms for seed in range(arm.seeds)]
+        wanted = wanted_runs(arguments.only)
         prepare_everything(study)
         Workers(study, arguments.jobs, deadline(arguments.stop_after, "--stop-after")).run(wanted)
         for arm, seed in wanted:
