@@ -165,6 +165,8 @@ def split(runs: Sequence[Run]) -> Figure:
         left = [0.0] * len(runs)
         for part, colour in _PARTS.items():
             widths = [run.split[part] for run in runs]
+            if not any(widths):
+                continue  # no run has a decoder: no word about one
             axis.barh(places, widths, 0.66, left, color=colour, label=part, edgecolor=_PAPER, linewidth=0.8)
             left = [before + width for before, width in zip(left, widths, strict=True)]
         for place, total in zip(places, left, strict=True):
