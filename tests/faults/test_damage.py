@@ -1,6 +1,7 @@
 """Every file, harmed in every way: noticed, named, and passed over or refused."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from latemask.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
+from latemask.training.callbacks import StepRandomness
 from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume
 
 HARM = {
@@ -89,6 +91,34 @@ def test_any_file_of_the_data(data, tmp_path, harm):
         assert str(path) in str(refused.value)
         path.write_bytes(kept)
     Mixture.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"), [("cut", "was cut while in use"), ("gone", "No such file")], ids=["cut", "gone"]
+)
+def test_data_that_go_while_they_are_read_stop_the_run_by_name(data, stopped, tmp_path, monkeypatch, harm, said):
+    """Mapped memory without a file behind it would end the process without a word."""
+    folder, run = tmp_path / "data", RunFolder(tmp_path / "run")
+    shutil.copytree(data.folder, folder)
+    (shard,) = (folder / "train").glob("*.ds")
+    kept = shard.read_bytes()
+    begin = StepRandomness.on_step_begin
+
+    def harmful(self, args, state, control, **_):
+        begin(self, args, state, control)
+        if state.global_step == 5 and harm == "cut":
+            os.truncate(shard, 0)
+        elif state.global_step == 5:
+            shard.unlink()
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(StepRandomness, "on_step_begin", harmful)
+        with pytest.raises(OSError, match=said) as stop:
+            pretrain(RECIPE, data=folder, out=run.path)
+    assert stop.value.filename == str(shard)
+    assert run.last_checkpoint().name == "checkpoint-4"
+    shard.write_bytes(kept)
+    assert same_end(pretrain(RECIPE, data=folder, out=run.path, resume=True), stopped)
 
 
 def test_no_pickle_is_left_in_a_checkpoint_or_a_model(stopped):

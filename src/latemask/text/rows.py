@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,11 @@ class Shard:
             return np.empty(0, dtype)
         mapped: np.ndarray = np.memmap(self.file, dtype, "r", offset=self.first * dtype.itemsize, shape=(self.tokens,))
         return mapped.view(np.ndarray)  # the same memory, without the subclass's cost at every access
+
+    def refuse_if_cut(self, dtype: np.dtype) -> None:
+        """Notice a file that went or was cut since it was mapped: to touch what is missing ends a process at once."""
+        if self.file.stat().st_size < (self.first + self.tokens) * dtype.itemsize:
+            raise OSError(errno.EIO, "was cut while in use; put it back, and go on with --resume", str(self.file))
 
 
 class TokenRows:
@@ -51,6 +57,10 @@ class TokenRows:
     def _arrays(self) -> list[np.ndarray]:
         return [shard.map(self.dtype) for shard in self.shards]
 
+    def _tokens(self, shard: int) -> np.ndarray:
+        self.shards[shard].refuse_if_cut(self.dtype)
+        return self._arrays[shard]
+
     def take(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the given rows as int64 [rows, length]."""
         out: np.ndarray = np.empty((len(rows), self.length), np.int64)
@@ -60,7 +70,7 @@ class TokenRows:
         offsets = first - self.starts[shards]
         columns = np.arange(self.length - 1)
         for shard in np.unique(shards):
-            array = self._arrays[shard]
+            array = self._tokens(shard)
             here = np.flatnonzero((shards == shard) & (offsets + self.length - 1 <= len(array)))
             out[here, 1:] = array[offsets[here, None] + columns]
         for row in np.flatnonzero(offsets + self.length - 1 > np.diff(self.starts)[shards]):
@@ -69,7 +79,7 @@ class TokenRows:
 
     def _read(self, shard: int, offset: int, out: np.ndarray) -> None:
         """Fill `out` from a place in a shard on, across as many shards as it takes."""
-        piece = self._arrays[shard][offset : offset + len(out)]
+        piece = self._tokens(shard)[offset : offset + len(out)]
         out[: len(piece)] = piece
         if len(piece) < len(out):
             self._read(shard + 1, 0, out[len(piece) :])
