@@ -9,12 +9,15 @@ DIR/validation/*.ds
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from latemask.errors import UserError
 from latemask.files import json_digest, sha256_of
+from latemask.text.progress import Watch
 from latemask.text.rows import Shard, TokenRows
 from latemask.text.shards import SPLITS
 from latemask.text.tokenizer import Vocabulary, load_tokenizer
@@ -44,8 +47,8 @@ class PreparedData:
 
     def check(self, *, checksums: bool) -> None:
         """Notice and name a missing, truncated or changed file."""
-        for name, expected in self.manifest["files"].items():
-            path = self.folder / name
+        files = {self.folder / name: expected for name, expected in self.manifest["files"].items()}
+        for path, expected in files.items():
             if not path.is_file():
                 raise UserError(f"{path} is missing; prepare the data again (--overwrite)")
             if path.stat().st_size != expected["bytes"]:
@@ -53,10 +56,8 @@ class PreparedData:
                     f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}: cut short or changed; "
                     "prepare the data again (--overwrite)"
                 )
-            if checksums and sha256_of(path) != expected["sha256"]:
-                raise UserError(
-                    f"{path} does not match its checksum: damaged or changed; prepare the data again (--overwrite)"
-                )
+        if checksums:
+            _compare_checksums(files)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -107,6 +108,21 @@ class PreparedData:
     def rows(self, split: str, length: int) -> TokenRows:
         """Return the rows of a split, cut to `length`."""
         return TokenRows(self.shards(split), self.token_bytes, length, self.vocabulary.bos)
+
+
+def _compare_checksums(files: dict[Path, dict[str, Any]]) -> None:
+    """Read every file, with all cores: a run that begins or goes on waits for this, and corpora are large."""
+    threads = ThreadPoolExecutor(os.cpu_count())
+    try:
+        with Watch("checking", [expected["bytes"] for expected in files.values()]) as watch:
+            for number, (path, digest) in enumerate(zip(files, threads.map(sha256_of, files), strict=True)):
+                if digest != files[path]["sha256"]:
+                    raise UserError(
+                        f"{path} does not match its checksum: damaged or changed; prepare the data again (--overwrite)"
+                    )
+                watch.finish(number)
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
