@@ -56,6 +56,14 @@ def test_methods_in_words(runs):
     )
 
 
+def test_a_finished_run_has_done_all_its_steps_whatever_was_logged(copied):
+    whole = read_run(copied)
+    (copied / "metrics.jsonl").unlink()
+    run = read_run(copied)
+    assert (run.done, run.flops, run.tokens) == (STEPS, whole.flops, whole.tokens)
+    assert run.problems == [f"{copied / 'metrics.jsonl'} is missing or empty: there are no losses to show"]
+
+
 def test_an_unfinished_run_says_how_far_it_is_and_how_long_it_will_take(copied):
     record = json.loads((copied / "run.json").read_text())
     (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
@@ -70,6 +78,8 @@ def test_an_unfinished_run_says_how_far_it_is_and_how_long_it_will_take(copied):
 
 
 def test_a_run_that_has_not_logged_anything_yet(copied):
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
     (copied / "metrics.jsonl").unlink()
     run = read_run(copied)
     assert (run.done, run.flops, run.seconds, run.last_validation) == (0, 0, 0, None)

@@ -36,7 +36,9 @@ class Run:
 
     @property
     def done(self) -> int:
-        """The last step that was logged."""
+        """The last step or, while it is not finished, the last that was logged."""
+        if self.is_finished:
+            return self.steps
         return int(self.rows[-1]["step"]) if self.rows else 0
 
     @property
@@ -122,7 +124,8 @@ class Run:
         if not self.is_finished:
             found.append(f"not finished: step {self.done:,} of {self.steps:,}, so its last numbers are not its end")
         if not self.rows:
-            found.append("no log lines yet")
+            missing = f"{self.folder.metrics_file} is missing or empty: there are no losses to show"
+            found.append(missing if self.is_finished else "no log lines yet")
         if start := self.recipe.encoder.init:
             found.append(f"starts from {start}: what was spent on that before is not counted")
         if self.damaged_rows:

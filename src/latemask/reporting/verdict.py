@@ -127,7 +127,7 @@ def _by_loss(arms: Sequence[Arm], bases: Sequence[Arm]) -> list[str]:
         if unlike := [arm.label for arm in others if arm not in like]:
             said.append(
                 f"The losses of {base.label} and of {', '.join(unlike)} are not comparable: another share of the "
-                "text is hidden, or the data differ."
+                "text is hidden, the data differ, or one has no loss."
             )
     return said
 
