@@ -135,17 +135,17 @@ def prepare_everything(study: Study) -> None:
         for file in folder.glob("*.tsv"):
             target = study.glue / folder.name / file.name
             if not target.is_file():
-                _copy_rows(file, target, ROWS.get(folder.name, (None, None)))
+                _copy_rows(file, target)
 
 
-def _copy_rows(file: Path, target: Path, rows: tuple[int | None, int | None]) -> None:
+def _copy_rows(file: Path, target: Path) -> None:
     """Copy a file of GLUE, or some of its rows in their order, drawn once and for ever."""
     lines = file.read_text("utf-8").split("\n")
     lines = lines[:-1] if not lines[-1] else lines
     head, body = ([], lines) if file.parent.name == "CoLA" else (lines[:1], lines[1:])
-    wanted = rows[0] if file.name.startswith("train") else rows[1] if file.name.startswith("dev") else None
-    if wanted is not None and wanted < len(body):
-        chosen = sorted(random.Random(file.name).sample(range(len(body)), wanted))
+    most = ROWS.get(file.stem.split("_")[0], len(body))  # dev_matched is a dev, too
+    if most < len(body):
+        chosen = sorted(random.Random(file.name).sample(range(len(body)), most))
         body = [body[number] for number in chosen]
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text("\n".join([*head, *body]) + "\n", "utf-8")

@@ -116,16 +116,19 @@ def test_every_arm_is_a_recipe_that_runs_and_names_are_unique():
         assert arm.share * quality.BUDGET > 500 * a_step
 
 
-def test_rows_are_drawn_once_and_for_ever(tmp_path):
-    file = tmp_path / "glue" / "QNLI" / "dev.tsv"
+@pytest.mark.parametrize(
+    ("name", "rows"), [("train.tsv", 3000), ("dev.tsv", 1000), ("dev_matched.tsv", 1000), ("test.tsv", 4000)]
+)
+def test_rows_are_drawn_once_and_for_ever(tmp_path, name, rows):
+    file = tmp_path / "glue" / "QNLI" / name
     file.parent.mkdir(parents=True)
-    file.write_text("header\n" + "".join(f"row {n}\n" for n in range(100)))
-    for name in ("one", "two"):
-        quality._copy_rows(file, tmp_path / name / "dev.tsv", (None, 10))
-    one, two = ((tmp_path / name / "dev.tsv").read_text() for name in ("one", "two"))
+    file.write_text("header\n" + "".join(f"row {n}\n" for n in range(4000)))
+    for copy in ("one", "two"):
+        quality._copy_rows(file, tmp_path / copy / name)
+    one, two = ((tmp_path / copy / name).read_text() for copy in ("one", "two"))
     assert one == two
     assert one.startswith("header\nrow ")
-    assert len(one.splitlines()) == 11
+    assert len(set(one.splitlines())) == 1 + rows
 
 
 def test_a_run_is_pretrained_then_finetuned_then_done(tmp_path):
