@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,13 @@ class Study:
         """Return the folder of a run."""
         return RunFolder(self.work / "runs" / name)
 
-    def results(self, name: str) -> Path:
-        """Return where the scores of its encoder are."""
-        return self.work / "scores" / name / "results.json"
+    def results(self, name: str, task: str) -> Path:
+        """Return where the scores of its encoder on a task are."""
+        return self.work / "scores" / name / task / "results.json"
+
+    def record(self, name: str) -> Path:
+        """Return where its record is."""
+        return self.records / f"{name}.json"
 
     def commits(self, name: str) -> list[str]:
         """Return the commits that worked on a run, in their order."""
@@ -79,10 +83,16 @@ class Study:
 
 @dataclass(frozen=True)
 class Job:
-    """One process: a pre-training or a fine-tuning."""
+    """One process: the pre-training of a run, or its fine-tuning on one task."""
 
-    name: str
+    run: str
+    what: str
     words: list[str]
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages and logs."""
+        return f"{self.run} {self.what}"
 
 
 # What there is to do
@@ -97,32 +107,30 @@ def wanted_runs(only: Sequence[str] | None) -> list[tuple[Arm, int]]:
     return [(arm, seed) for arm, seed in runs if only is None or {arm.name, f"{arm.name}-{seed}"} & set(only)]
 
 
-def jobs_of(study: Study, arm: Arm, seed: int) -> Iterator[Job]:
-    """Yield what is missing of one run, in its order."""
+def jobs_of(study: Study, arm: Arm, seed: int) -> list[Job]:
+    """Return what can be done next for one run: its pre-training or, after that, all that is missing of the tasks."""
     name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
-    if not run.is_finished():
-        options = {**arm.keys, "seed": seed, "budget.flops": arm.share * BUDGET}
-        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-        begun = run.recipe_file.is_file() and (run.path / "run.json").is_file()
-        where = ["--data", str(study.data), "--out", str(run.path), *(["--resume"] if begun else [])]
-        yield Job(f"{name} pretrain", ["pretrain", "mini-base", *where, *words])
-    tasks = arm.tasks if not is_scored(study, arm, seed) else ()
-    if tasks:
-        settings = [word for key, value in FINETUNING.items() for word in (f"--{key}", str(value))]
-        out = str(study.results(name).parent)
-        yield Job(
-            f"{name} finetune",
-            ["glue", str(run.path), "--data", str(study.glue), "--out", out, *settings, "--tasks", *tasks],
-        )
+    if study.record(name).is_file():  # done, here or elsewhere
+        return []
+    if run.is_finished():
+        return [_finetuning(study, name, task) for task in arm.tasks if not is_scored(study, name, task)]
+    options = {**arm.keys, "seed": seed, "budget.flops": arm.share * BUDGET}
+    words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    begun = run.recipe_file.is_file() and (run.path / "run.json").is_file()
+    where = ["--data", str(study.data), "--out", str(run.path), *(["--resume"] if begun else [])]
+    return [Job(name, "pretrain", ["pretrain", "mini-base", *where, *words])]
 
 
-def is_scored(study: Study, arm: Arm, seed: int) -> bool:
-    """Whether all tasks of a run are done with all seeds."""
-    path = study.results(f"{arm.name}-{seed}")
-    if not path.is_file():
-        return False
-    done = Results.read(path).cells
-    return all(sum(cell.task == task for cell in done) >= int(FINETUNING["seeds"]) for task in arm.tasks)
+def _finetuning(study: Study, name: str, task: str) -> Job:
+    settings = [word for key, value in FINETUNING.items() for word in (f"--{key}", str(value))]
+    where = ["--data", str(study.glue), "--out", str(study.results(name, task).parent)]
+    return Job(name, task, ["glue", str(study.run(name).path), *where, *settings, "--tasks", task])
+
+
+def is_scored(study: Study, name: str, task: str) -> bool:
+    """Whether a task of a run is done with all seeds."""
+    path = study.results(name, task)
+    return path.is_file() and len(Results.read(path).cells) >= int(FINETUNING["seeds"])
 
 
 def prepare_everything(study: Study) -> None:
@@ -159,7 +167,7 @@ class Workers:
 
     def __init__(self, study: Study, count: int, deadline: float):
         self.study, self.count, self.deadline = study, count, deadline
-        self.busy: dict[str, tuple[subprocess.Popen[bytes], Job]] = {}
+        self.busy: dict[str, subprocess.Popen[bytes]] = {}
         self.stopped = False
         self.failed: list[str] = []
 
@@ -175,42 +183,41 @@ class Workers:
                 return
             if self.stopped:
                 self._stop()
-            for key, job in waiting[: self.count - len(self.busy)]:
-                self._start(key, job)
+            for job in waiting[: self.count - len(self.busy)]:
+                self._start(job)
             time.sleep(_POLL)
 
-    def _waiting(self, wanted: Sequence[tuple[Arm, int]]) -> list[tuple[str, Job]]:
-        """Return the next job of every run that is not worked on."""
+    def _waiting(self, wanted: Sequence[tuple[Arm, int]]) -> list[Job]:
+        """Return what could be begun, in its order."""
         if len(self.busy) >= self.count:
             return []
-        idle = [(f"{arm.name}-{seed}", arm, seed) for arm, seed in wanted if f"{arm.name}-{seed}" not in self.busy]
-        firsts = [(key, next(jobs_of(self.study, arm, seed), None)) for key, arm, seed in idle]
-        return [(key, job) for key, job in firsts if job is not None and job.name not in self.failed]
+        jobs = [job for arm, seed in wanted for job in jobs_of(self.study, arm, seed)]
+        return [job for job in jobs if job.name not in self.busy and job.name not in self.failed]
 
-    def _start(self, key: str, job: Job) -> None:
+    def _start(self, job: Job) -> None:
         log = self.study.work / "logs" / f"{job.name.replace(' ', '-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         threads = str(max(1, (os.cpu_count() or 1) // self.count))
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
         print(f"{time.strftime('%H:%M:%S')}  {job.name}", file=sys.stderr, flush=True)
-        self.study.note_commit(key)
+        self.study.note_commit(job.run)
         with log.open("ab") as file:
             words = [sys.executable, "-m", "latemask", *job.words]
-            self.busy[key] = (subprocess.Popen(words, stdout=file, stderr=file, env=environment), job)
+            self.busy[job.name] = subprocess.Popen(words, stdout=file, stderr=file, env=environment)
 
     def _collect(self) -> None:
-        for key, (process, job) in list(self.busy.items()):
+        for name, process in list(self.busy.items()):
             if process.poll() is None:
                 continue
-            del self.busy[key]
+            del self.busy[name]
             if process.returncode and not self.stopped:
-                self.failed.append(job.name)
-                print(f"{job.name} failed ({process.returncode}), see logs/", file=sys.stderr, flush=True)
+                self.failed.append(name)
+                print(f"{name} failed ({process.returncode}), see logs/", file=sys.stderr, flush=True)
 
     def _stop(self) -> None:
-        for process, _ in self.busy.values():
+        for process in self.busy.values():
             process.send_signal(signal.SIGTERM)
-        for process, _ in self.busy.values():
+        for process in self.busy.values():
             process.wait()
 
 
@@ -220,8 +227,7 @@ class Workers:
 def write_record(study: Study, arm: Arm, seed: int) -> None:
     """Write what is known of a run when all is done, once; small enough for the repository."""
     name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
-    path = study.records / f"{name}.json"
-    if path.is_file() or not run.is_finished() or (arm.tasks and not is_scored(study, arm, seed)):
+    if study.record(name).is_file() or jobs_of(study, arm, seed):
         return
     rows, record = run.metrics(), run.record
     validated = [row for row in rows if "eval_loss" in row]
@@ -242,22 +248,23 @@ def write_record(study: Study, arm: Arm, seed: int) -> None:
         **_scores(study, name, arm),
     }
     study.records.mkdir(parents=True, exist_ok=True)
-    write_json_atomically(path, kept)
+    write_json_atomically(study.record(name), kept)
 
 
 def _scores(study: Study, name: str, arm: Arm) -> dict[str, Any]:
     if not arm.tasks:
         return {"scores": {}}
-    results = Results.read(study.results(name))
-    cells = results.ordered()
+    by_task = {task: Results.read(study.results(name, task)) for task in arm.tasks}
+    cells = {task: results.ordered() for task, results in by_task.items()}
+    everything = [cell for found in cells.values() for cell in found]
     return {
-        "scores": {task: [round(cell.score, 5) for cell in cells if cell.task == task] for task in arm.tasks},
-        "collapsed": {task: sum(cell.collapsed for cell in cells if cell.task == task) for task in arm.tasks},
-        "parts": {task: results.tasks[task]["part"] for task in arm.tasks},
-        "constant": {task: round(results.tasks[task]["constant"]["score"], 5) for task in arm.tasks},
-        "protocol": asdict(results.protocol),
-        "learning_rate": sorted({cell.learning_rate for cell in cells}),
-        "finetuning_seconds": round(sum(cell.seconds for cell in cells)),
+        "scores": {task: [round(cell.score, 5) for cell in found] for task, found in cells.items()},
+        "collapsed": {task: sum(cell.collapsed for cell in found) for task, found in cells.items()},
+        "parts": {task: results.tasks[task]["part"] for task, results in by_task.items()},
+        "constant": {task: round(results.tasks[task]["constant"]["score"], 5) for task, results in by_task.items()},
+        "protocol": asdict(by_task[arm.tasks[0]].protocol),
+        "learning_rate": sorted({cell.learning_rate for cell in everything}),
+        "finetuning_seconds": round(sum(cell.seconds for cell in everything)),
     }
 
 

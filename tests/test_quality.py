@@ -10,6 +10,8 @@ from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, EQUAL, TASKS, Arm
 from benchmarks.quality_summary import DOCUMENTS, blocks, read_records, summary, up_to_date
 
 from latemask.budget import planned_steps, sequence_flops, spent
+from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.results import Cell, Results
 from latemask.recipe import flat, load_recipe, spelled_out
 from latemask.sweeping import nested
 
@@ -131,25 +133,48 @@ def test_rows_are_drawn_once_and_for_ever(tmp_path, name, rows):
     assert len(set(one.splitlines())) == 1 + rows
 
 
-def test_a_run_is_pretrained_then_finetuned_then_done(tmp_path):
-    study = quality.Study(tmp_path, tmp_path / "work")
-    arm = Arm("some", {"mask.rate": 0.3}, share=0.5, tasks=("sst2",))
-    first, second = quality.jobs_of(study, arm, 1)
+def test_a_run_is_pretrained_then_finetuned_task_by_task_then_done(tmp_path):
+    study = quality.Study(tmp_path, tmp_path / "work", tmp_path / "records")
+    arm = Arm("some", {"mask.rate": 0.3}, share=0.5, tasks=("sst2", "rte"))
+    (first,) = quality.jobs_of(study, arm, 1)
     assert first.words[:2] == ["pretrain", "mini-base"]
     assert first.words[-6:] == ["--mask.rate", "0.3", "--seed", "1", "--budget.flops", str(0.5 * quality.BUDGET)]
     assert "--resume" not in first.words
-    assert second.words[0] == "glue"
     run = study.run("some-1")
     run.path.mkdir(parents=True)
     run.recipe_file.write_text("{}")
     run.update(status="running")
-    assert "--resume" in next(quality.jobs_of(study, arm, 1)).words
+    assert "--resume" in quality.jobs_of(study, arm, 1)[0].words
     run.update(status="finished")
-    assert [job.name for job in quality.jobs_of(study, arm, 1)] == ["some-1 finetune"]
+    assert [job.name for job in quality.jobs_of(study, arm, 1)] == ["some-1 sst2", "some-1 rte"]
+    write_scores(study, "some-1", "sst2", [0.7, 0.8])
+    assert [job.name for job in quality.jobs_of(study, arm, 1)] == ["some-1 sst2", "some-1 rte"]  # one seed is missing
+    write_scores(study, "some-1", "sst2", [0.7, 0.8, 0.9])
+    assert [job.name for job in quality.jobs_of(study, arm, 1)] == ["some-1 rte"]
+    write_scores(study, "some-1", "rte", [0.5, 0.5, 0.5])
+    assert quality.jobs_of(study, arm, 1) == []
+
+
+def test_a_run_with_a_record_is_not_run_again(tmp_path):
+    study, arm = quality.Study(tmp_path, tmp_path / "work", tmp_path), Arm("some", {})
+    assert quality.jobs_of(study, arm, 0)
+    study.record("some-0").write_text("{}")
+    assert quality.jobs_of(study, arm, 0) == []
+
+
+def write_scores(study: quality.Study, run: str, task: str, scores: list[float]) -> None:
+    results = Results(study.results(run, task), Protocol())
+    results.encoders["e"] = {"name": "e", "identity": "e", "random": False}
+    constant = {"score": 0.5, "metrics": {}}
+    results.tasks[task] = {"name": task, "identity": "t", "part": "part", "constant": constant}
+    results.tasks[task] |= {"headline": ["accuracy"], "cut": {}}
+    results.cells = [Cell("e", task, 3e-4, seed, score, {}, 2, False) for seed, score in enumerate(scores)]
+    results.write()
 
 
 def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_path, monkeypatch):
-    study, arm = quality.Study(tmp_path, tmp_path / "work", tmp_path / "records"), Arm("some", {}, tasks=())
+    study = quality.Study(tmp_path, tmp_path / "work", tmp_path / "records")
+    arm = Arm("some", {}, tasks=("sst2", "rte"))
     for commit in ("aaaaaaa", "aaaaaaa", "bbbbbbb"):
         monkeypatch.setattr(quality, "_commit", lambda commit=commit: commit)
         study.note_commit("some-0")
@@ -160,9 +185,14 @@ def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_p
     quality.write_record(study, arm, 0)
     assert not (tmp_path / "records" / "some-0.json").exists()  # it is not finished
     run.update(status="finished", data={"fingerprint": {}}, steps=5, tokens=50, flops=500.0, versions={})
+    write_scores(study, "some-0", "sst2", [0.7, 0.8, 0.9])
+    quality.write_record(study, arm, 0)
+    assert not study.record("some-0").exists()  # a task is missing
+    write_scores(study, "some-0", "rte", [0.5, 0.6, 0.4])
     quality.write_record(study, arm, 0)
     kept = (tmp_path / "records" / "some-0.json").read_text()
     assert json.loads(kept)["commit"] == "aaaaaaa, bbbbbbb"
+    assert json.loads(kept)["scores"] == {"sst2": [0.7, 0.8, 0.9], "rte": [0.5, 0.6, 0.4]}
     run.update(steps=6)
     quality.write_record(study, arm, 0)
     assert (tmp_path / "records" / "some-0.json").read_text() == kept
