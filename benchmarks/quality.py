@@ -35,6 +35,7 @@ from latemask.files import write_json_atomically
 from latemask.recipe import flat, load_recipe
 from latemask.run_folder import RunFolder
 
+_RECIPE = "mini-base"
 _POLL = 2.0
 _CURVE_POINTS = 40
 
@@ -112,19 +113,21 @@ def jobs_of(study: Study, arm: Arm, seed: int) -> list[Job]:
     name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
     if study.record(name).is_file():  # done, here or elsewhere
         return []
-    if run.is_finished():
-        return [_finetuning(study, name, task) for task in arm.tasks if not is_scored(study, name, task)]
+    if run.is_finished() or not arm.share:
+        encoder = [str(run.path)] if arm.share else [f"random:{_RECIPE}", "--tokenizer", str(study.data)]
+        missing = [task for task in arm.tasks if not is_scored(study, name, task)]
+        return [_finetuning(study, name, encoder, task) for task in missing]
     options = {**arm.keys, "seed": seed, "budget.flops": arm.share * BUDGET}
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     begun = run.recipe_file.is_file() and (run.path / "run.json").is_file()
     where = ["--data", str(study.data), "--out", str(run.path), *(["--resume"] if begun else [])]
-    return [Job(name, "pretrain", ["pretrain", "mini-base", *where, *words])]
+    return [Job(name, "pretrain", ["pretrain", _RECIPE, *where, *words])]
 
 
-def _finetuning(study: Study, name: str, task: str) -> Job:
+def _finetuning(study: Study, name: str, encoder: Sequence[str], task: str) -> Job:
     settings = [word for key, value in FINETUNING.items() for word in (f"--{key}", str(value))]
     where = ["--data", str(study.glue), "--out", str(study.results(name, task).parent)]
-    return Job(name, task, ["glue", str(study.run(name).path), *where, *settings, "--tasks", task])
+    return Job(name, task, ["glue", *encoder, *where, *settings, "--tasks", task])
 
 
 def is_scored(study: Study, name: str, task: str) -> bool:
@@ -226,16 +229,25 @@ class Workers:
 
 def write_record(study: Study, arm: Arm, seed: int) -> None:
     """Write what is known of a run when all is done, once; small enough for the repository."""
-    name, run = f"{arm.name}-{seed}", study.run(f"{arm.name}-{seed}")
+    name = f"{arm.name}-{seed}"
     if study.record(name).is_file() or jobs_of(study, arm, seed):
         return
-    rows, record = run.metrics(), run.record
-    validated = [row for row in rows if "eval_loss" in row]
-    trained = [row for row in rows if "loss" in row]
     kept = {
         "arm": asdict(arm),
         "seed": seed,
         "commit": ", ".join(study.commits(name)),
+        **(_pretraining(study.run(name)) if arm.share else _no_pretraining()),
+        **_scores(study, name, arm),
+    }
+    study.records.mkdir(parents=True, exist_ok=True)
+    write_json_atomically(study.record(name), kept)
+
+
+def _pretraining(run: RunFolder) -> dict[str, Any]:
+    rows, record = run.metrics(), run.record
+    validated = [row for row in rows if "eval_loss" in row]
+    trained = [row for row in rows if "loss" in row]
+    return {
         "recipe": flat(load_recipe(run.recipe_file)),
         "data": record["data"]["fingerprint"],
         "steps": record["steps"],
@@ -245,10 +257,12 @@ def write_record(study: Study, arm: Arm, seed: int) -> None:
         "versions": record["versions"],
         "validation": [[row["step"], round(row["eval_loss"], 4)] for row in _thinned(validated)],
         "training": [[row["step"], round(row["loss"], 4)] for row in _thinned(trained)],
-        **_scores(study, name, arm),
     }
-    study.records.mkdir(parents=True, exist_ok=True)
-    write_json_atomically(study.record(name), kept)
+
+
+def _no_pretraining() -> dict[str, Any]:
+    nothing = {"steps": 0, "tokens": 0, "flops": 0.0, "seconds": 0.0, "validation": [], "training": []}
+    return {"recipe": flat(load_recipe(_RECIPE)), **nothing}
 
 
 def _scores(study: Study, name: str, arm: Arm) -> dict[str, Any]:

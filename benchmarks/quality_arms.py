@@ -18,7 +18,10 @@ FINETUNING = {"seeds": 3, "epochs": 2, "select": "last", "lrs": 3e-4}
 
 @dataclass(frozen=True)
 class Arm:
-    """A way of pre-training: what differs from recipes/mini-base, its share of the budget, and its tasks."""
+    """A way of pre-training: what differs from recipes/mini-base, its share of the budget, and its tasks.
+
+    With no share it is not pre-trained at all.
+    """
 
     name: str
     keys: dict[str, Any]
@@ -69,5 +72,8 @@ RATES = [
     Arm("late-50", {**LATE, **CHOSEN, "mask.rate": 0.5}, share=_CHEAPER),
     Arm("late-30-drop-30", {**LATE, **CHOSEN, "mask.rate": 0.3, "mask.drop": 0.3}, share=_CHEAPER),
 ]
-ARMS = [*TUNING, *MAIN, *KINDS, *RATES]
+# The control, added after the first scores: what the tasks' own rows teach an encoder that was never trained. Its first
+# weights are drawn by the seed of the fine-tuning.
+CONTROL = Arm("untrained", {}, share=0.0)
+ARMS = [*TUNING, CONTROL, *MAIN, *KINDS, *RATES]
 BASELINE, CHEAPER, EQUAL = "early-15", "late-40", "late-40-whole"

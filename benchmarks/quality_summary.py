@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality_arms import ARMS, BASELINE, BUDGET, CHEAPER, EQUAL, KINDS, MAIN, TASKS, TUNING, Arm
+from benchmarks.quality_arms import ARMS, BASELINE, BUDGET, CHEAPER, CONTROL, EQUAL, KINDS, MAIN, TASKS, TUNING, Arm
 
 from latemask.evaluation.tasks import GLUE
 from latemask.files import write_text_atomically
@@ -55,9 +55,9 @@ class Found:
         return float(self.records[0]["flops"])
 
     @property
-    def loss(self) -> float:
-        """The last validation loss, median over seeds."""
-        return statistics.median(record["validation"][-1][1] for record in self.records)
+    def loss(self) -> float | None:
+        """The last validation loss, median over seeds; None if it was never trained."""
+        return statistics.median(record["validation"][-1][1] for record in self.records) if self.flops else None
 
 
 def read_records(folder: Path = RECORDS) -> dict[str, Found]:
@@ -111,8 +111,8 @@ def _arm_summary(found: Found) -> dict[str, Any]:
 
 
 def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
-    """Return the arms that were fine-tuned, and their scores."""
-    judged = scored(found)
+    """Return the arms that were pre-trained and fine-tuned, and their scores."""
+    judged = {name: one for name, one in scored(found).items() if one.flops}
     arms = [ScoredArm(name, [_as_run(record) for record in one.records], one.means) for name, one in judged.items()]
     by_run = {
         run.name: {task: [100 * score for score in scores] for task, scores in record["scores"].items()}
@@ -143,7 +143,7 @@ def blocks(found: dict[str, Found]) -> dict[str, str]:
     """Return everything that documents show, in Markdown."""
     judged = scored(found)
     return {
-        "headline": _headline({arm.name: judged[arm.name] for arm in MAIN if arm.name in judged}),
+        "headline": _headline({arm.name: judged[arm.name] for arm in (CONTROL, *MAIN) if arm.name in judged}),
         "verdict": "\n".join(f"- {sentence}" for sentence in verdict(*as_compared(found))),
         "scores": _scores(judged),
         "tuning": _tuning(found),
@@ -167,11 +167,11 @@ def _headline(judged: dict[str, Found]) -> str:
     base = judged.get(BASELINE)
     rows = [
         [
-            f"{one.arm.keys['objective']}, {one.arm.keys['mask.rate']:.0%} masked",
+            f"{one.arm.keys['objective']}, {one.arm.keys['mask.rate']:.0%} masked" if one.flops else "never trained",
             f"{one.flops / BUDGET:.2f}",
             _spread(one.means),
             f"{statistics.median(one.means) - statistics.median(base.means):+.1f}" if base else "–",
-            str(len(one.records)),
+            str(len(one.records)) if one.flops else "–",
         ]
         for one in judged.values()
     ]
@@ -220,13 +220,13 @@ def _run_row(name: str, record: dict[str, Any]) -> list[str]:
         f"{record['tokens'] / 1e6:.1f}",
         f"{record['flops']:.3g}",
         f"{record['seconds'] / 3600:.2f}",
-        f"{record['validation'][-1][1]:.3f}",
+        f"{record['validation'][-1][1]:.3f}" if record["validation"] else "–",
         "–" if finetuning is None else f"{finetuning / 3600:.2f}",
     ]
 
 
 def _loss(one: Found | None) -> str:
-    return f"{one.loss:.3f}" if one else "–"
+    return f"{one.loss:.3f}" if one and one.loss is not None else "–"
 
 
 def _steps(one: Found | None) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import quality, quality_summary
-from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, EQUAL, TASKS, Arm
+from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, TASKS, Arm
 from benchmarks.quality_summary import DOCUMENTS, blocks, read_records, summary, up_to_date
 
 from latemask.budget import planned_steps, sequence_flops, spent
@@ -86,6 +86,26 @@ def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_control_is_finetuned_like_the_others_and_shown_beside_them(records, tmp_path):
+    study = quality.Study(tmp_path, tmp_path / "work", tmp_path)
+    jobs = quality.jobs_of(study, CONTROL, 0)
+    assert [job.what for job in jobs] == list(TASKS)
+    assert jobs[0].words[:4] == ["glue", "random:mini-base", "--tokenizer", str(study.data)]
+    trained = quality._finetuning(study, "some-0", ["some"], TASKS[0])
+    assert jobs[0].words[8:] == trained.words[6:]  # apart from the encoder and where the results go
+    for task in TASKS:
+        write_scores(study, f"{CONTROL.name}-0", task, [0.4, 0.41, 0.42])
+    quality.write_record(study, CONTROL, 0)
+    records(BASELINE, 0, [0.50, 0.52, 0.54])
+    records(CHEAPER, 0, [0.55, 0.56, 0.57])
+    found = read_records(tmp_path)
+    made = blocks(found)
+    assert "| never trained | 0.00 | 41.0 (40.0–42.0) | -11.0 | – |" in made["headline"]
+    assert "| `untrained` | 0.00 | 1 | 41.0 (40.0–42.0) |" in made["scores"]
+    assert CONTROL.name not in made["verdict"]  # it has no FLOPs to be a share of
+    assert summary(found)["arms"][CONTROL.name]["validation_loss"] is None
+
+
 def test_the_documents_show_what_the_records_say():
     made = blocks(read_records())
     for path in DOCUMENTS:
@@ -112,7 +132,7 @@ def test_the_committed_records_belong_to_the_arms():
 
 def test_every_arm_is_a_recipe_that_runs_and_names_are_unique():
     assert len({arm.name for arm in ARMS}) == len(ARMS)
-    for arm in ARMS:
+    for arm in (arm for arm in ARMS if arm is not CONTROL):
         recipe = spelled_out(load_recipe("mini-base", nested(arm.keys)), quality.VOCABULARY)
         a_step = recipe.train.batch_size * sequence_flops(recipe).training
         assert arm.share * quality.BUDGET > 500 * a_step
