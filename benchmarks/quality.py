@@ -26,7 +26,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as a script
 
-from benchmarks.quality_arms import ARMS, BUDGET, FINETUNING, ROWS, VOCABULARY, Arm
+from benchmarks.quality_arms import ARMS, FINETUNING, ROWS, UNIT, VOCABULARY, Arm
 from benchmarks.quality_summary import RECORDS, Found, blocks, draw, read_records, summary, write_documents
 
 from latemask.durations import deadline
@@ -114,20 +114,21 @@ def jobs_of(study: Study, arm: Arm, seed: int) -> list[Job]:
     if study.record(name).is_file():  # done, here or elsewhere
         return []
     if run.is_finished() or not arm.share:
-        encoder = [str(run.path)] if arm.share else [f"random:{_RECIPE}", "--tokenizer", str(study.data)]
         missing = [task for task in arm.tasks if not is_scored(study, name, task)]
-        return [_finetuning(study, name, encoder, task) for task in missing]
-    options = {**arm.keys, "seed": seed, "budget.flops": arm.share * BUDGET}
+        return [_finetuning(study, arm, name, task) for task in missing]
+    options = {**arm.keys, "seed": seed, "budget.flops": arm.share * UNIT}
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     begun = run.recipe_file.is_file() and (run.path / "run.json").is_file()
     where = ["--data", str(study.data), "--out", str(run.path), *(["--resume"] if begun else [])]
     return [Job(name, "pretrain", ["pretrain", _RECIPE, *where, *words])]
 
 
-def _finetuning(study: Study, name: str, encoder: Sequence[str], task: str) -> Job:
-    settings = [word for key, value in FINETUNING.items() for word in (f"--{key}", str(value))]
+def _finetuning(study: Study, arm: Arm, name: str, task: str) -> Job:
+    encoder = [str(study.run(name).path)] if arm.share else [f"random:{_RECIPE}", "--tokenizer", str(study.data)]
     where = ["--data", str(study.glue), "--out", str(study.results(name, task).parent)]
-    return Job(name, task, ["glue", *encoder, *where, *settings, "--tasks", task])
+    options = {**FINETUNING, "lrs": arm.learning_rate, "tasks": task}
+    words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    return Job(name, task, ["glue", *encoder, *where, *words])
 
 
 def is_scored(study: Study, name: str, task: str) -> bool:

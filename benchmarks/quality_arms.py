@@ -8,17 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-BUDGET = 3.0e14  # C: FLOPs of the baseline, about an hour of the machine that the study was made on
+UNIT = 3.0e14  # FLOPs that shares are of
+C = 2 * UNIT  # FLOPs of the baseline
 VOCABULARY = 12_544
 TASKS = ("sst2", "mnli", "qqp", "mrpc", "stsb", "cola", "rte", "qnli")
 # Rows that are used of GLUE's files, drawn once: at most so many of a task.
 ROWS = {"train": 3_000, "dev": 1_000}
-FINETUNING = {"seeds": 3, "epochs": 2, "select": "last", "lrs": 3e-4}
+# What suits an encoder that was pre-trained, and one that was not: docs/study.md.
+FINETUNING = {"seeds": 3, "epochs": 2, "select": "last"}
+LEARNING_RATE, CONTROL_LEARNING_RATE = 1e-3, 3e-4
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A way of pre-training: what differs from recipes/mini-base, its share of the budget, and its tasks.
+    """A way of pre-training: what differs from recipes/mini-base, its share of UNIT, and its tasks.
 
     With no share it is not pre-trained at all.
     """
@@ -28,6 +31,8 @@ class Arm:
     share: float = 1.0
     seeds: int = 1
     tasks: tuple[str, ...] = TASKS
+    learning_rate: float = CONTROL_LEARNING_RATE
+    """Of the fine-tuning."""
 
 
 EARLY = {"objective": "early", "mask.rate": 0.15}
@@ -55,25 +60,38 @@ TUNING = [
 CHOSEN = _rates(1e-3, 8)
 # What the runs of 40 % late cost when they see as many tokens as the baseline does: 0.72 of it.
 _CHEAPER = 0.72
-MAIN = [
-    Arm("early-15", {**EARLY, **CHOSEN}, seeds=2),
-    Arm("late-40", {**LATE, **CHOSEN}, share=_CHEAPER, seeds=2),
-    Arm("late-40-whole", {**LATE, **CHOSEN}, seeds=2),
-    Arm("early-40", {**EARLY, **CHOSEN, "mask.rate": 0.4}),
+# The first look, at half of C and by the first protocol (docs/study.md).
+FIRST = [
+    Arm("first-early-15", {**EARLY, **CHOSEN}),
+    Arm("first-late-40", {**LATE, **CHOSEN}, share=_CHEAPER),
 ]
 # Where and how the [MASK]s join: the same masks, so that validation losses can be compared.
 KINDS = [
     Arm(f"kind-{kind}-{layers}", {**LATE, **CHOSEN, "join.kind": kind, "join.layers": layers}, share=_TUNING, tasks=())
     for kind, layers in (("inside", 1), ("inside", 4), ("self", 1), ("self", 2), ("cross", 1), ("cross-only", 1))
 ]
-# How much is hidden: losses say nothing here, so these are fine-tuned.
-RATES = [
-    Arm("late-30", {**LATE, **CHOSEN, "mask.rate": 0.3}, share=_CHEAPER),
-    Arm("late-50", {**LATE, **CHOSEN, "mask.rate": 0.5}, share=_CHEAPER),
-    Arm("late-30-drop-30", {**LATE, **CHOSEN, "mask.rate": 0.3, "mask.drop": 0.3}, share=_CHEAPER),
-]
-# The control, added after the first scores: what the tasks' own rows teach an encoder that was never trained. Its first
-# weights are drawn by the seed of the fine-tuning.
+# The control: what the tasks' own rows teach an encoder that was never trained. Its first weights are drawn by the seed
+# of the fine-tuning.
 CONTROL = Arm("untrained", {}, share=0.0)
-ARMS = [*TUNING, CONTROL, *MAIN, *KINDS, *RATES]
-BASELINE, CHEAPER, EQUAL = "early-15", "late-40", "late-40-whole"
+# The batch is the larger of the two that tied: these runs are eight times as long as those of the tuning.
+LONGER = _rates(1e-3, 16)
+
+
+def _judged(name: str, keys: dict[str, Any], share: float = 1.0, seeds: int = 1) -> Arm:
+    return Arm(name, {**keys, **LONGER}, share=share * C / UNIT, seeds=seeds, learning_rate=LEARNING_RATE)
+
+
+MAIN = [
+    _judged("early-15", EARLY, seeds=2),
+    _judged("late-40", LATE, share=_CHEAPER, seeds=2),
+    _judged("late-40-whole", LATE),
+    _judged("early-40", {**EARLY, "mask.rate": 0.4}),
+]
+# How much is hidden: losses say nothing here, so these are fine-tuned.
+HIDDEN = [
+    _judged("late-30", {**LATE, "mask.rate": 0.3}, share=_CHEAPER),
+    _judged("late-50", {**LATE, "mask.rate": 0.5}, share=_CHEAPER),
+    _judged("late-30-drop-30", {**LATE, "mask.rate": 0.3, "mask.drop": 0.3}, share=_CHEAPER),
+]
+ARMS = [*TUNING, *FIRST, CONTROL, *MAIN, *HIDDEN, *KINDS]
+BASELINE, CHEAPER, EQUAL = (arm.name for arm in MAIN[:3])

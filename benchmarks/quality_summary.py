@@ -14,7 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality_arms import ARMS, BASELINE, BUDGET, CHEAPER, CONTROL, EQUAL, KINDS, MAIN, TASKS, TUNING, Arm
+from benchmarks.quality_arms import (
+    ARMS,
+    BASELINE,
+    CHEAPER,
+    CONTROL,
+    EQUAL,
+    FIRST,
+    HIDDEN,
+    KINDS,
+    MAIN,
+    TASKS,
+    TUNING,
+    Arm,
+    C,
+)
 
 from latemask.evaluation.tasks import GLUE
 from latemask.files import write_text_atomically
@@ -71,22 +85,21 @@ def read_records(folder: Path = RECORDS) -> dict[str, Found]:
     return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
-def scored(found: dict[str, Found]) -> dict[str, Found]:
-    """Return the arms that were fine-tuned."""
-    return {name: one for name, one in found.items() if one.arm.tasks}
+def judged(found: dict[str, Found], arms: Sequence[Arm] = (CONTROL, *MAIN, *HIDDEN)) -> dict[str, Found]:
+    """Return what was found of arms that were fine-tuned by the same protocol."""
+    return {arm.name: found[arm.name] for arm in arms if arm.name in found}
 
 
 def summary(found: dict[str, Found]) -> dict[str, Any]:
     """Return the numbers that matter; None where an arm was not run."""
-    judged = scored(found)
-    base, cheaper, equal = (judged.get(name) for name in (BASELINE, CHEAPER, EQUAL))
+    base, cheaper, equal = (found.get(name) for name in (BASELINE, CHEAPER, EQUAL))
     return {
         "late_flops_over_early": round(cheaper.flops / base.flops, 4) if base and cheaper else None,
         "late_minus_early_at_that_budget": _difference(cheaper, base),
         "late_minus_early_at_equal_flops": _difference(equal, base),
         "tasks": list(TASKS),
         "pretraining_seeds": min((len(one.records) for one in (base, cheaper) if one), default=0),
-        "arms": {name: _arm_summary(one) for name, one in judged.items()},
+        "arms": {name: _arm_summary(one) for name, one in judged(found).items()},
     }
 
 
@@ -112,11 +125,11 @@ def _arm_summary(found: Found) -> dict[str, Any]:
 
 def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
     """Return the arms that were pre-trained and fine-tuned, and their scores."""
-    judged = {name: one for name, one in scored(found).items() if one.flops}
-    arms = [ScoredArm(name, [_as_run(record) for record in one.records], one.means) for name, one in judged.items()]
+    trained = {name: one for name, one in judged(found).items() if one.flops}
+    arms = [ScoredArm(name, [_as_run(record) for record in one.records], one.means) for name, one in trained.items()]
     by_run = {
         run.name: {task: [100 * score for score in scores] for task, scores in record["scores"].items()}
-        for arm, one in zip(arms, judged.values(), strict=True)
+        for arm, one in zip(arms, trained.values(), strict=True)
         for run, record in zip(arm.runs, one.records, strict=True)
     }
     return arms, Scores([Contest(task, task, "part", task) for task in TASKS], by_run, [])
@@ -141,11 +154,11 @@ def draw(found: dict[str, Found], folder: Path) -> None:
 
 def blocks(found: dict[str, Found]) -> dict[str, str]:
     """Return everything that documents show, in Markdown."""
-    judged = scored(found)
     return {
-        "headline": _headline({arm.name: judged[arm.name] for arm in (CONTROL, *MAIN) if arm.name in judged}),
+        "headline": _headline(judged(found, (CONTROL, *MAIN))),
         "verdict": "\n".join(f"- {sentence}" for sentence in verdict(*as_compared(found))),
-        "scores": _scores(judged),
+        "scores": _scores(judged(found)),
+        "first-scores": _scores(judged(found, FIRST)),
         "tuning": _tuning(found),
         "kinds": _kinds(found),
         "runs": _runs(found),
@@ -163,26 +176,26 @@ def write_documents(made: dict[str, str]) -> None:
         write_text_atomically(path, up_to_date(path.read_text("utf-8"), made))
 
 
-def _headline(judged: dict[str, Found]) -> str:
-    base = judged.get(BASELINE)
+def _headline(shown: dict[str, Found]) -> str:
+    base = shown.get(BASELINE)
     rows = [
         [
             f"{one.arm.keys['objective']}, {one.arm.keys['mask.rate']:.0%} masked" if one.flops else "never trained",
-            f"{one.flops / BUDGET:.2f}",
+            f"{one.flops / C:.2f}",
             _spread(one.means),
             f"{statistics.median(one.means) - statistics.median(base.means):+.1f}" if base else "–",
             str(len(one.records)) if one.flops else "–",
         ]
-        for one in judged.values()
+        for one in shown.values()
     ]
     return _table(["", "FLOPs", f"mean of {len(TASKS)} tasks", "difference", "pre-training seeds"], rows)
 
 
-def _scores(judged: dict[str, Found]) -> str:
+def _scores(shown: dict[str, Found]) -> str:
     rows = [
-        [f"`{name}`", f"{one.flops / BUDGET:.2f}", str(len(one.records)), _spread(one.means)]
+        [f"`{name}`", f"{one.flops / C:.2f}", str(len(one.records)), _spread(one.means)]
         + [_spread(one.of_task(task)) for task in TASKS]
-        for name, one in judged.items()
+        for name, one in shown.items()
     ]
     return _table(["arm", "FLOPs / C", "seeds", "mean", *(GLUE[task].folder for task in TASKS)], rows)
 

@@ -100,7 +100,7 @@ class TrainRecipe:
     clip: float = 1.0
     """Largest gradient norm; 0 turns clipping off."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Mixed precision; auto takes bf16 on a GPU that has it and fp32 elsewhere."""
+    """Mixed precision; auto takes bf16 on a GPU or CPU that has it and fp32 elsewhere."""
     sharded: bool = False
     """Split weights and optimizer over the processes (FSDP), for models that one device cannot hold."""
     workers: int = 0

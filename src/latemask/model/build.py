@@ -80,6 +80,7 @@ def encoder_config(encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
             "attention_dropout": encoder.dropout,
             "embedding_dropout": encoder.dropout,
             "mlp_dropout": encoder.dropout,
+            "classifier_pooling": "mean",  # masks teach every position something, and the first one least
             "cls_token_id": vocabulary.bos,
             "sep_token_id": vocabulary.eos,
         }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from transformers import TrainingArguments
 
-from latemask.errors import UserError
 from latemask.processes import world_size
 from latemask.recipe import Recipe, TrainRecipe, batch_split
 from latemask.run_folder import RunFolder
+from latemask.training.precision import mixed_precision
 
 
 def check_training(train: TrainRecipe) -> None:
@@ -57,15 +57,3 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
         bf16=mixed_precision(train) is torch.bfloat16,
         fp16=mixed_precision(train) is torch.float16,
     )
-
-
-def mixed_precision(train: TrainRecipe) -> torch.dtype | None:
-    """Return what the steps compute in, if that is not fp32."""
-    on_gpu = torch.cuda.is_available()
-    if train.precision == "fp16" and not on_gpu:
-        raise UserError("train.precision fp16 needs a GPU; use auto, fp32 or bf16")
-    if train.precision == "fp16":
-        return torch.float16
-    if train.precision == "bf16" or (train.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()):
-        return torch.bfloat16
-    return None

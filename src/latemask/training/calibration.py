@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +18,8 @@ from latemask.model import build_model
 from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
 from latemask.training.allocator import keep_freed_memory
-from latemask.training.arguments import mixed_precision
 from latemask.training.peak import measured_peak, synchronize
+from latemask.training.precision import attention_kernels, mixed_precision
 
 _SECONDS = 20.0
 _FEWEST, _MOST = 5, 50
@@ -63,16 +61,15 @@ class BareStep:
         )
         self.collate = COLLATORS[recipe.objective](recipe.counts, self.vocabulary, recipe.seed)
         self.random = np.random.default_rng(recipe.seed)
-        self.autocast: Callable[[], AbstractContextManager] = nullcontext
-        if kind := mixed_precision(train):
-            self.autocast = lambda: torch.autocast(device.type, kind)
+        self.kind = mixed_precision(train)
         self.done = 0
 
     def forward_backward(self) -> float:
         """Do the larger part of a step, its batch included; return the seconds."""
         started = time.perf_counter()
         batch = self._batch()
-        with self.autocast():
+        mixed = torch.autocast(self.device.type, self.kind, enabled=self.kind is not None)
+        with mixed, attention_kernels(self.device, self.kind, self.recipe.length):
             loss = self.model(**batch).loss
         loss.backward()
         synchronize(self.device)

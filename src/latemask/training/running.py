@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ from latemask.run_folder import RunFolder, step_of
 from latemask.sealed import damage, seal
 from latemask.text.tokenizer import copy_tokenizer
 from latemask.training.allocator import keep_freed_memory
-from latemask.training.arguments import mixed_precision, training_arguments
+from latemask.training.arguments import training_arguments
 from latemask.training.callbacks import LossWatch, MetricsCallback, ProgressCallback, StepRandomness, StopOnRequest
 from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume, refuse_another_model
 from latemask.training.job import Job
 from latemask.training.peak import measured_peak
+from latemask.training.precision import attention_kernels, mixed_precision, precision_name
 from latemask.training.trainer import NonFinite, PretrainingTrainer
 
 _NEW, _READY, _FINISHED = "new", "ready", "finished"
@@ -172,7 +174,8 @@ def build_trainer(
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     arguments = training_arguments(job.recipe, run, job.steps, validation is not None)
-    peak = measured_peak(arguments.device, mixed_precision(job.recipe.train) or torch.float32) * arguments.world_size
+    kind = mixed_precision(job.recipe.train)
+    peak = measured_peak(arguments.device, kind or torch.float32) * arguments.world_size
     trainer = PretrainingTrainer(
         model=model,
         args=arguments,
@@ -189,6 +192,7 @@ def build_trainer(
         ],
         checkpoints=CheckpointWriter(run, job.recipe.train.keep_checkpoints),
         row_flops=job.row_flops,
+        attention=partial(attention_kernels, arguments.device, kind, job.recipe.length),
         sharded=job.recipe.train.sharded,
     )
     trainer.remove_callback(PrinterCallback)
@@ -198,13 +202,16 @@ def build_trainer(
 def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) -> None:
     recipe = job.recipe
     parameters = sum(weight.numel() for weight in trainer.model.encoder.parameters())
+    precision = precision_name(recipe.train)
+    if done and (before := run.record.get("precision", precision)) != precision:
+        say(f"the run was in {before} so far and goes on in {precision}, as this machine has it")
     if is_first():
-        several = {"processes": world_size(), "sharded": trainer.sharded}
+        several = {"processes": world_size(), "sharded": trainer.sharded, "precision": precision}
         run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
         f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
-        f"{job.flops(job.steps):.3g} FLOPs" + (f"; going on from step {done:,}" if done else "")
+        f"{job.flops(job.steps):.3g} FLOPs, {precision}" + (f"; going on from step {done:,}" if done else "")
     )
 
 

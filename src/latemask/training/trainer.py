@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class PretrainingTrainer(Trainer):
         *args: Any,
         checkpoints: CheckpointWriter,
         row_flops: float,
+        attention: Callable[[], AbstractContextManager[None]],
         sharded: bool,
         eval_collator: Any,
         **kwargs: Any,
@@ -56,6 +58,7 @@ class PretrainingTrainer(Trainer):
         self.eval_collator = eval_collator
         self.checkpoints = checkpoints
         self.row_flops = row_flops
+        self.attention = attention
         self.sharded = sharded and world_size() > 1
         self.resumed_from: Path | None = None
 
@@ -110,6 +113,12 @@ class PretrainingTrainer(Trainer):
         return super()._run_epoch(*args, **kwargs)
 
     # Every step
+
+    def compute_loss_context_manager(self) -> ExitStack:
+        """Choose the attention kernels, for training and validation."""
+        contexts = super().compute_loss_context_manager()
+        contexts.enter_context(self.attention())
+        return contexts
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Return the norm, known before the weights are touched."""

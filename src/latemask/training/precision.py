@@ -1,0 +1,57 @@
+"""What the steps of a run compute in on this machine, and with which of torch's attention kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from latemask.errors import UserError
+from latemask.recipe import TrainRecipe
+
+# The fused attention for CPUs has a slow backward pass in bf16. Up to this many positions plain products are faster.
+_SHORT = 256
+
+
+def mixed_precision(train: TrainRecipe) -> torch.dtype | None:
+    """Return what the steps compute in, if that is not fp32."""
+    if train.precision == "fp16" and not torch.cuda.is_available():
+        raise UserError("train.precision fp16 needs a GPU; use auto, fp32 or bf16")
+    if train.precision == "fp16":
+        return torch.float16
+    if train.precision == "bf16" or (train.precision == "auto" and _has_bf16()):
+        return torch.bfloat16
+    return None
+
+
+def precision_name(train: TrainRecipe) -> str:
+    """Return what the steps compute in, as a recipe calls it."""
+    return {torch.bfloat16: "bf16", torch.float16: "fp16", None: "fp32"}[mixed_precision(train)]
+
+
+def _has_bf16() -> bool:
+    """Whether the device has instructions for bf16: without them a CPU is slower in it than in fp32."""
+    if torch.accelerator.is_available():
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+
+
+def attention_kernels(device: torch.device, kind: torch.dtype | None, length: int) -> AbstractContextManager[None]:
+    """Return a context in which attention over rows of `length` is as fast as it can be."""
+    if device.type == "cpu" and kind is torch.bfloat16 and length <= _SHORT:
+        return _plain_products()
+    return nullcontext()
+
+
+@contextmanager
+def _plain_products() -> Iterator[None]:
+    """Attend by plain matrix products, in bf16 as the rest; by default torch would go back to fp32 for them."""
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # not about CUDA alone
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
