@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ from latemask.model import build
 from latemask.model.base import EncoderForPreTraining
 from latemask.recipe import BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
 from latemask.run_folder import RunFolder
+from latemask.training import running
 from latemask.training.callbacks import StopOnRequest
 from latemask.training.checkpoints import checkpoint_to_resume
 from tests.conftest import KINDS, joining, tiny_recipe
@@ -273,6 +275,28 @@ def test_mixed_precision_trains_on_a_cpu_too(data, tmp_path):
     mixed = pretrain(recipe_of(3, precision="bf16"), data=data.folder, out=tmp_path / "mixed")
     assert losses(mixed) == pytest.approx(losses(exact), rel=0.01)
     assert losses(mixed) != losses(exact)
+    assert (exact.record["precision"], mixed.record["precision"]) == ("fp32", "bf16")
+
+
+def test_a_run_that_goes_on_in_another_precision_says_so(data, tmp_path, stopped_run, monkeypatch, capsys):
+    shutil.copytree(stopped_run, tmp_path / "run")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    pretrain(recipe_of(6, save_every=2), data=data.folder, out=tmp_path / "run", resume=True)
+    assert "the run was in fp32 so far and goes on in bf16, as this machine has it" in capsys.readouterr().err
+
+
+def test_a_run_chooses_its_attention_kernels_for_training_and_validation(data, tmp_path, monkeypatch):
+    seen = []
+
+    @contextmanager
+    def watched(*given):
+        seen.append(given)
+        yield
+
+    monkeypatch.setattr(running, "attention_kernels", watched)
+    pretrain(recipe_of(3, precision="bf16"), data=data.folder, out=tmp_path / "run")
+    assert set(seen) == {(torch.device("cpu"), torch.bfloat16, tiny_recipe().length)}
+    assert len(seen) > 3
 
 
 @pytest.mark.parametrize("train", [{"micro_batch_size": 3}, {"precision": "fp16"}])
