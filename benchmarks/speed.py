@@ -5,7 +5,8 @@ python benchmarks/speed.py --size base        (or mini-base, or any recipe)
 Every contender is a process of its own, so its peak memory is its own, and all of them wait: the benchmark lets one
 after the other have its turn, round after round, in alternating order. A turn is one step, or as many as take a few
 seconds. A ratio is the median over the rounds. A step counts from its batch being there to the next one being there:
-logging, clipping and data loading are in it. One JSON object comes last.
+logging, clipping and data loading are in it. All compute in fp32; where the CPU has bf16, late and early steps in it
+are held against their own in fp32. One JSON object comes last.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ import numpy as np
 
 from latemask.budget import sequence_flops
 from latemask.budget.flops import Flops, mlm_baseline
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, load_recipe, spelled_out
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, TrainRecipe, load_recipe, spelled_out
+from latemask.training.precision import mixed_precision
 
 KINDS = ("inside", "self", "cross", "cross-only")
 WARM_UP = 2
@@ -50,7 +52,7 @@ def recipe_of(size: str, batch: int) -> Recipe:
         recipe = Recipe(encoder=SIZES[size], mask=MaskRecipe(rate=0.5), join=JoinRecipe("inside", 1))
     else:
         recipe = load_recipe(size)
-    train = replace(recipe.train, batch_size=batch, micro_batch_size=None)
+    train = replace(recipe.train, batch_size=batch, micro_batch_size=None, precision="fp32")
     return spelled_out(replace(recipe, train=train), 32768)
 
 
@@ -82,12 +84,19 @@ def contenders(recipe: Recipe) -> dict[str, Contender]:
         Contender("late", "trainer", recipe),
         Contender("late-bare", "bare", recipe),
         Contender("late-saving", "trainer", replace(recipe, train=replace(recipe.train, save_every=1))),
+        Contender("early-bf16", "trainer", in_bf16(early)),
+        Contender("late-bf16", "trainer", in_bf16(recipe)),
     ]
     for kind in KINDS:
         if kind != recipe.join.kind:
             joined = replace(recipe, join=JoinRecipe(kind, recipe.join.layers))
             found.append(Contender(f"late-{kind}", "trainer", joined))
     return {contender.name: contender for contender in found}
+
+
+def in_bf16(recipe: Recipe) -> Recipe:
+    """Return the same in mixed precision."""
+    return replace(recipe, train=replace(recipe.train, precision="bf16"))
 
 
 class Gate:
@@ -362,12 +371,17 @@ def main() -> None:
     table = {**dict(rows_of(first, found)), **dict(rows_of(pair, paired))}  # late: from where it had more rounds
     over_inside = {}
     if not arguments.no_kinds:
-        others = ("hf", "early", "late-bare", "late-saving")
+        others = ("hf", "early", "late-bare", "late-saving", "early-bf16", "late-bf16")
         second = [contender for name, contender in every.items() if name not in others]
         kinds = alternate(second, arguments.repeats, arguments.threads, watch)
         table |= {name: row for name, row in rows_of(second, kinds) if name != "late"}
         over_inside = {name: ratio(kinds.seconds[name], kinds.seconds["late"]) for name in kinds.seconds}
     saving = alternate([every["late"], every["late-saving"]], arguments.repeats, arguments.threads, watch)
+    mixed = {}
+    if mixed_precision(TrainRecipe(precision="auto")):  # torch would emulate it elsewhere
+        names = ("early", "early-bf16", "late", "late-bf16")
+        both = alternate([every[name] for name in names], arguments.repeats, arguments.threads, watch)
+        mixed = {name: ratio(both.seconds[f"{name}-bf16"], both.seconds[name]) for name in ("early", "late")}
     larger = contenders(recipe_of(arguments.size, arguments.memory_batch))
     memory = measured_memory([larger["hf"], larger["late"]], arguments.threads, watch)
 
@@ -394,6 +408,7 @@ def main() -> None:
             "trainer_over_bare": trainer_over_bare,
         },
         "kinds_over_late": over_inside,
+        "bf16_over_fp32": mixed,
         "peak_gflops": round(statistics.median(found.peak) / 1e9, 1),
         "memory_mb": {name: round(value) for name, value in memory.items()},
         "contenders": table,

@@ -204,7 +204,9 @@ def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_p
     run.metrics_file.write_text('{"step": 5, "eval_loss": 5.0, "seconds": 9.0}\n')
     quality.write_record(study, arm, 0)
     assert not (tmp_path / "records" / "some-0.json").exists()  # it is not finished
-    run.update(status="finished", data={"fingerprint": {}}, steps=5, tokens=50, flops=500.0, versions={})
+    run.update(
+        status="finished", data={"fingerprint": {}}, steps=5, tokens=50, flops=500.0, precision="bf16", versions={}
+    )
     write_scores(study, "some-0", "sst2", [0.7, 0.8, 0.9])
     quality.write_record(study, arm, 0)
     assert not study.record("some-0").exists()  # a task is missing
