@@ -8,7 +8,6 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
 os.environ["OMP_NUM_THREADS"] = "1"  # tiny matrices: a second thread costs more than it brings; subprocesses inherit it
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,6 @@ from latemask.text.builtin import BuiltinReader
 FAMILIES = ("modernbert", "roberta", "roberta-prelayernorm", "bert")
 KINDS = ("inside", "self", "cross", "cross-only")
 VOCABULARY = Vocabulary(size=300, bos=0, eos=2, pad=1, mask=4, special=(0, 1, 2, 3, 4))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def fp32_on_every_machine() -> Iterator[None]:
-    """Hide a CPU's bf16: tests of numbers hold on every machine. What bf16 does is asked for where it is tested."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(torch.cpu, "get_capabilities", dict)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -76,12 +67,14 @@ def no_page_at_the_end_of_runs(request, monkeypatch):
 
 
 def tiny_recipe(**changes: Any) -> Recipe:
-    """A recipe that trains in a blink; dotted keys are not needed, sections are given whole."""
+    """A recipe that trains in a blink, in fp32 whatever the machine; sections are given whole."""
     base = Recipe(
         length=32,
         encoder=EncoderRecipe(layers=3, width=32, heads=2),
         mask=MaskRecipe(rate=0.4),
-        train=TrainRecipe(batch_size=8, log_every=1, eval_every=1000, save_every=1000, learning_rate=3e-3),
+        train=TrainRecipe(
+            batch_size=8, log_every=1, eval_every=1000, save_every=1000, learning_rate=3e-3, precision="fp32"
+        ),
     )
     return replace(base, **changes)
 

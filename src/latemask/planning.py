@@ -160,7 +160,12 @@ class _Wish:
 
         found = calibrated(recipe, since)
         machine = self.assumed.measured_machine(
-            found.cores, peak=found.peak, share=found.share, memory=found.memory, half=found.half
+            found.cores,
+            peak=found.peak,
+            share=found.share,
+            memory=found.memory,
+            half=found.half,
+            on_cpu=found.on_cpu,
         )
         return machine, found.start_seconds
 

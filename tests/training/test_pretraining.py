@@ -278,10 +278,14 @@ def test_mixed_precision_trains_on_a_cpu_too(data, tmp_path):
     assert (exact.record["precision"], mixed.record["precision"]) == ("fp32", "bf16")
 
 
-def test_a_run_that_goes_on_in_another_precision_says_so(data, tmp_path, stopped_run, monkeypatch, capsys):
-    shutil.copytree(stopped_run, tmp_path / "run")
+def test_a_run_that_goes_on_in_another_precision_says_so(data, tmp_path, interrupt, monkeypatch, capsys):
+    recipe = recipe_of(4, precision="auto")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    with pytest.raises(Interrupted):
+        pretrain(recipe, data=data.folder, out=tmp_path / "run")
+    monkeypatch.undo()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    pretrain(recipe_of(6, save_every=2), data=data.folder, out=tmp_path / "run", resume=True)
+    pretrain(recipe, data=data.folder, out=tmp_path / "run", resume=True)
     assert "the run was in fp32 so far and goes on in bf16, as this machine has it" in capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ STEPS = 20
 BASE = replace(
     RECIPE,
     encoder=EncoderRecipe(layers=3, width=32, heads=2),
-    train=replace(RECIPE.train, log_every=1),
+    train=replace(RECIPE.train, log_every=1, precision="fp32"),
     budget=BudgetRecipe(steps=STEPS),
 )
 

@@ -66,6 +66,8 @@ class Machine:
     """Whether it computes in mixed precision."""
     number: str = "fp32"
     """The numbers that its peak is for."""
+    on_cpu: bool = False
+    """Whether the program itself is in the same memory."""
     measured: bool = False
     """Whether the share was measured with this very recipe."""
 

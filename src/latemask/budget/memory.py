@@ -44,8 +44,10 @@ class Memory:
         return self.program + self.weights + self.optimizer + max(forward, backward)
 
 
-def step_memory(recipe: Recipe, rows: int, accumulates: bool = False, half: bool = False) -> Memory:
-    """Estimate a step with `rows` on a device at once; `half` is mixed precision on a GPU."""
+def step_memory(
+    recipe: Recipe, rows: int, accumulates: bool = False, half: bool = False, on_cpu: bool = True
+) -> Memory:
+    """Estimate a step with `rows` on a device at once; `half` is mixed precision."""
     weights = count_weights(recipe)
     chunk = min(HEAD_ROWS, rows * recipe.counts.predicted) * (recipe.encoder.vocab_size or 0)
     number = HALF if half else FP32
@@ -55,7 +57,7 @@ def step_memory(recipe: Recipe, rows: int, accumulates: bool = False, half: bool
         optimizer=weights.total * FP32 * _MOMENTS,
         activations=rows * kept_numbers(recipe) * number,
         logits=chunk * _HEAD_COPIES * FP32,
-        program=0 if half else _PROGRAM,
+        program=_PROGRAM if on_cpu else 0,
         accumulates=accumulates,
         word_table=weights.words * FP32,
     )

@@ -35,15 +35,16 @@ class Cost:
         return self.training + self.validation
 
     @classmethod
-    def of(cls, recipe: Recipe, steps: int, devices: int, half: bool, validation_rows: int) -> Cost:
-        """Cost a recipe that is spelled out."""
+    def of(cls, recipe: Recipe, steps: int, machine: Machine | None, validation_rows: int) -> Cost:
+        """Cost a recipe that is spelled out; where nobody said where it will run, on a CPU."""
         train, sequence = recipe.train, sequence_flops(recipe)
-        rows, accumulation = batch_split(train, devices)
+        rows, accumulation = batch_split(train, machine.devices if machine else 1)
+        kind = {"half": machine.half, "on_cpu": machine.on_cpu} if machine else {}
         return cls(
             weights=count_weights(recipe),
             sequence=sequence,
             memory=max(
-                (step_memory(recipe.at(end), rows, accumulates=accumulation > 1, half=half) for end in (0, 1)),
+                (step_memory(recipe.at(end), rows, accumulates=accumulation > 1, **kind) for end in (0, 1)),
                 key=lambda memory: memory.peak,
             ),
             rows=rows,
@@ -77,9 +78,8 @@ class Plan:
         cls, recipe: Recipe, steps: int, machine: Machine | None, validation_rows: int | None = None, **known: Any
     ) -> Plan:
         """Plan a recipe that is spelled out; `validation_rows` where the data has fewer than the recipe asks for."""
-        devices, half = (machine.devices, machine.half) if machine else (1, False)
         rows = recipe.train.eval_rows if validation_rows is None else validation_rows
-        run, mlm = (Cost.of(which, steps, devices, half, rows) for which in (recipe, mlm_baseline(recipe)))
+        run, mlm = (Cost.of(which, steps, machine, rows) for which in (recipe, mlm_baseline(recipe)))
         return cls(recipe, steps, run, mlm, machine, **known)
 
     @property

@@ -41,6 +41,7 @@ class Calibration:
     """Bytes that the device has."""
     cores: int
     half: bool
+    on_cpu: bool
 
 
 class BareStep:
@@ -116,6 +117,7 @@ def calibrated(recipe: Recipe, since: float) -> Calibration:
         memory=_memory(device),
         cores=torch.get_num_threads(),
         half=kind is not None,
+        on_cpu=device.type == "cpu",
     )
 
 
