@@ -255,7 +255,7 @@ def _pretraining(run: RunFolder) -> dict[str, Any]:
         "tokens": record["tokens"],
         "flops": record["flops"],
         "seconds": rows[-1]["seconds"],
-        "precision": record["precision"],
+        "precision": record.get("precision", ["fp32"]),
         "versions": record["versions"],
         "validation": [[row["step"], round(row["eval_loss"], 4)] for row in _thinned(validated)],
         "training": [[row["step"], round(row["loss"], 4)] for row in _thinned(trained)],

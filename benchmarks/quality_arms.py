@@ -1,6 +1,6 @@
 """The arms of the study: what is pre-trained, with how much, and on what it is judged. docs/study.md says why.
 
-Written down before the runs. An arm that has a record is not changed any more; new ones are added at the end.
+Written down before the runs. An arm that has a record is not changed any more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Arm:
     seeds: int = 1
     tasks: tuple[str, ...] = TASKS
     learning_rate: float = CONTROL_LEARNING_RATE
-    """Of the fine-tuning."""
+    """Of the fine-tuning; by default the control's, which was that of the first protocol."""
 
 
 EARLY = {"objective": "early", "mask.rate": 0.15}
@@ -49,7 +49,7 @@ def _rates(rate: float, batch: int) -> dict[str, Any]:
     return {"train.learning_rate": rate, "train.batch_size": batch}
 
 
-# Learning rate and batch, for the baseline as for ours, at a quarter of the budget. The last was added when
+# Learning rate and batch, for the baseline as for ours, at a quarter of UNIT. The last was added when
 # batches of 16 had turned out as good as those of 8 in half the steps.
 TUNING = [
     _tuning(name, keys, **_rates(rate, batch))
@@ -65,9 +65,10 @@ FIRST = [
     Arm("first-early-15", {**EARLY, **CHOSEN}),
     Arm("first-late-40", {**LATE, **CHOSEN}, share=_CHEAPER),
 ]
-# Where and how the [MASK]s join: the same masks, so that validation losses can be compared.
+# Where and how the [MASK]s join: masks and precision as in the tuning, so that validation losses can be compared.
+_ALIKE = {**LATE, **CHOSEN, "train.precision": "fp32"}
 KINDS = [
-    Arm(f"kind-{kind}-{layers}", {**LATE, **CHOSEN, "join.kind": kind, "join.layers": layers}, share=_TUNING, tasks=())
+    Arm(f"kind-{kind}-{layers}", {**_ALIKE, "join.kind": kind, "join.layers": layers}, share=_TUNING, tasks=())
     for kind, layers in (("inside", 1), ("inside", 4), ("self", 1), ("self", 2), ("cross", 1), ("cross-only", 1))
 ]
 # The control: what the tasks' own rows teach an encoder that was never trained. Its first weights are drawn by the seed

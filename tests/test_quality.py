@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import quality, quality_summary
-from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, TASKS, Arm
+from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, HIDDEN, MAIN, TASKS, Arm
 from benchmarks.quality_summary import DOCUMENTS, blocks, read_records, summary, up_to_date
 
 from latemask.budget import planned_steps, sequence_flops, spent
@@ -93,6 +93,9 @@ def test_the_control_is_finetuned_like_the_others_and_shown_beside_them(records,
     assert jobs[0].words[:4] == ["glue", "random:mini-base", "--tokenizer", str(study.data)]
     trained = quality._finetuning(study, replace(CONTROL, share=1.0), "some-0", TASKS[0])
     assert jobs[0].words[8:] == trained.words[6:]  # apart from the encoder and where the results go
+    rates = {job.words[job.words.index("--lrs") + 1] for job in jobs}
+    assert rates == {"0.0003"}
+    assert {arm.learning_rate for arm in (*MAIN, *HIDDEN)} == {1e-3}
     for task in TASKS:
         write_scores(study, f"{CONTROL.name}-0", task, [0.4, 0.41, 0.42])
     quality.write_record(study, CONTROL, 0)
@@ -205,7 +208,7 @@ def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_p
     quality.write_record(study, arm, 0)
     assert not (tmp_path / "records" / "some-0.json").exists()  # it is not finished
     run.update(
-        status="finished", data={"fingerprint": {}}, steps=5, tokens=50, flops=500.0, precision="bf16", versions={}
+        status="finished", data={"fingerprint": {}}, steps=5, tokens=50, flops=500.0, precision=["bf16"], versions={}
     )
     write_scores(study, "some-0", "sst2", [0.7, 0.8, 0.9])
     quality.write_record(study, arm, 0)

@@ -164,7 +164,8 @@ class _Wish:
             peak=found.peak,
             share=found.share,
             memory=found.memory,
-            half=found.half,
+            half=found.precision != "fp32",
+            number=found.precision,
             on_cpu=found.on_cpu,
         )
         return machine, found.start_seconds

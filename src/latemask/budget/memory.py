@@ -15,6 +15,7 @@ from latemask.recipe import Recipe
 FP32 = 4
 HALF = 2
 HEAD_ROWS = 512  # the head works in chunks of this many positions
+SHORT_ROWS = 256  # in bf16 on a CPU, rows of so many attend by plain products, which keep their scores
 _HEAD_COPIES = 2  # of a chunk of logits: themselves and their gradient
 _MOMENTS = 2  # AdamW
 _PROGRAM = 0.55e9  # Python, torch and transformers themselves, on a CPU; measured
@@ -51,11 +52,12 @@ def step_memory(
     weights = count_weights(recipe)
     chunk = min(HEAD_ROWS, rows * recipe.counts.predicted) * (recipe.encoder.vocab_size or 0)
     number = HALF if half else FP32
+    scores = half and on_cpu and recipe.length <= SHORT_ROWS
     return Memory(
         weights=weights.total * (FP32 + (HALF if half else 0)),  # autocast keeps a copy of each in half
         gradients=weights.total * FP32,
         optimizer=weights.total * FP32 * _MOMENTS,
-        activations=rows * kept_numbers(recipe) * number,
+        activations=rows * kept_numbers(recipe, scores) * number,
         logits=chunk * _HEAD_COPIES * FP32,
         program=_PROGRAM if on_cpu else 0,
         accumulates=accumulates,
@@ -63,12 +65,12 @@ def step_memory(
     )
 
 
-def kept_numbers(recipe: Recipe) -> float:
-    """Return how many numbers the forward pass of one row keeps for the backward pass."""
+def kept_numbers(recipe: Recipe, scores: bool = False) -> float:
+    """Return how many numbers the forward pass of a row keeps for the backward pass; with `scores`, attention's too."""
     encoder, counts = recipe.encoder, recipe.counts
     assert encoder.ffn_width is not None
     d = encoder.width
-    layer = _Layer(encoder.family, d, encoder.ffn_width, encoder.heads)
+    layer = _Layer(encoder.family, d, encoder.ffn_width, encoder.heads, scores)
     head = 4 * counts.predicted * d
     if recipe.objective == "early":
         present = counts.length - counts.dropped
@@ -78,7 +80,7 @@ def kept_numbers(recipe: Recipe) -> float:
     if recipe.join.kind == "inside":
         joined = (recipe.join.layers - 1) * layer.joined(s) + layer.last(counts.predicted, s)
         return before + (encoder.layers - recipe.join.layers) * layer.plain(v) + joined
-    return before + encoder.layers * layer.plain(v) + _decoder(recipe)
+    return before + encoder.layers * layer.plain(v) + _decoder(recipe, scores)
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,11 @@ class _Layer:
     d: int
     f: int
     h: int
+    scores: bool
 
     def plain(self, n: int) -> float:
         """Run on n positions as it is."""
-        return n * (self._states + self._wide + self.h)
+        return n * (self._states + self._wide + self.h) + self._attention(n, n)
 
     def joined(self, s: int) -> float:
         """Run on visible positions and [MASK]s: two attentions, put together again."""
@@ -102,7 +105,11 @@ class _Layer:
     def last(self, p: int, s: int) -> float:
         """Keys and values everywhere, the rest where something is predicted."""
         everywhere = {"modernbert": 5, "roberta-prelayernorm": 4}.get(self.family, 3)
-        return s * everywhere * self.d + p * (7 * self.d + self._wide)
+        return s * everywhere * self.d + p * (7 * self.d + self._wide) + self._attention(p, s)
+
+    def _attention(self, queries: int, keys: int) -> float:
+        """By plain products: queries and keys, each scaled, and a score for every pair."""
+        return (queries + keys) * self.d + self.h * queries * keys if self.scores else 0
 
     @property
     def _states(self) -> int:
@@ -113,13 +120,14 @@ class _Layer:
         return (4 if self.family == "modernbert" else 2) * self.f
 
 
-def _decoder(recipe: Recipe) -> float:
-    """With a bias over the distance, attention keeps its scores; without, it keeps none."""
+def _decoder(recipe: Recipe, scores: bool) -> float:
+    """With a bias over the distance, attention keeps its scores; without, only by plain products."""
     counts, layers, d = recipe.counts, recipe.join.layers, recipe.encoder.width
     v, p, s = counts.visible, counts.predicted, counts.visible + counts.masked
     wide = 2 * DECODER_FFN_FACTOR * d
-    h = recipe.encoder.heads if recipe.join.positions == "relative" else 0
-    distance = 2 if h else 0  # an integer of eight bytes
+    relative = recipe.join.positions == "relative"
+    h = recipe.encoder.heads if relative or scores else 0
+    distance = 2 if relative else 0  # an integer of eight bytes
     kept = 2 * v * d
     if recipe.join.kind == "cross-only":
         return kept + distance * p * v + layers * (p * (6 * d + wide) + 2 * v * d + h * p * v)

@@ -43,9 +43,10 @@ class PredictionHead(nn.Module):
 def _as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast as autocast would, if it is on: it does not know the chunked loss.
 
-    On a CPU everything is fp32: the chunked loss is no faster in bf16 there, and would be rounded to two digits.
+    On a CPU to fp32: the chunked loss is no faster in bf16 there, and would be rounded to two digits.
     """
     kind = tensors[0].device.type
-    mixed = kind != "cpu" and torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if mixed else torch.float32
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.float32 if kind == "cpu" else torch.get_autocast_dtype(kind)
     return tuple(tensor.to(dtype) for tensor in tensors)

@@ -19,7 +19,7 @@ from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
 from latemask.training.allocator import keep_freed_memory
 from latemask.training.peak import measured_peak, synchronize
-from latemask.training.precision import attention_kernels, mixed_precision
+from latemask.training.precision import attention_kernels, mixed_precision, precision_name
 
 _SECONDS = 20.0
 _FEWEST, _MOST = 5, 50
@@ -40,7 +40,7 @@ class Calibration:
     memory: float
     """Bytes that the device has."""
     cores: int
-    half: bool
+    precision: str
     on_cpu: bool
 
 
@@ -116,7 +116,7 @@ def calibrated(recipe: Recipe, since: float) -> Calibration:
         start_seconds=start,
         memory=_memory(device),
         cores=torch.get_num_threads(),
-        half=kind is not None,
+        precision=precision_name(recipe.train),
         on_cpu=device.type == "cpu",
     )
 

@@ -19,7 +19,15 @@ from latemask.sealed import damage, seal
 
 PROGRESS = "progress.json"
 # What transformers notes about a file, not about the model in it.
-_BOOKKEEPING = ("architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
+# What a config says that pre-training does not compute with.
+_BOOKKEEPING = (
+    "architectures",
+    "classifier_pooling",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "_name_or_path",
+)
 
 
 class CheckpointWriter:

@@ -11,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from latemask.errors import UserError
 from latemask.recipe import TrainRecipe
 
-# The fused attention for CPUs has a slow backward pass in bf16. Up to this many positions plain products are faster.
-_SHORT = 256
+# The fused attention for CPUs has a slow backward pass in bf16. Plain products are faster, but keep a score for every
+# pair of positions: rows of up to so many take them.
+SHORT_ROWS = 256
 
 
 def mixed_precision(train: TrainRecipe) -> torch.dtype | None:
@@ -40,7 +41,7 @@ def _has_bf16() -> bool:
 
 def attention_kernels(device: torch.device, kind: torch.dtype | None, length: int) -> AbstractContextManager[None]:
     """Return a context in which attention over rows of `length` is as fast as it can be."""
-    if device.type == "cpu" and kind is torch.bfloat16 and length <= _SHORT:
+    if device.type == "cpu" and kind is torch.bfloat16 and length <= SHORT_ROWS:
         return _plain_products()
     return nullcontext()
 

@@ -203,10 +203,13 @@ def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) 
     recipe = job.recipe
     parameters = sum(weight.numel() for weight in trainer.model.encoder.parameters())
     precision = precision_name(recipe.train)
-    if done and (before := run.record.get("precision", precision)) != precision:
-        say(f"the run was in {before} so far and goes on in {precision}, as this machine has it")
+    precisions = run.record.get("precision", ["fp32"] if done else [])
+    if done and precisions[-1] != precision:
+        say(f"the run was in {precisions[-1]} so far and goes on in {precision}")
     if is_first():
-        several = {"processes": world_size(), "sharded": trainer.sharded, "precision": precision}
+        if precisions[-1:] != [precision]:
+            precisions = [*precisions, precision]
+        several = {"processes": world_size(), "sharded": trainer.sharded, "precision": precisions}
         run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
