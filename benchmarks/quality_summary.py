@@ -220,7 +220,7 @@ def _kinds(found: dict[str, Found]) -> str:
 
 
 def _runs(found: dict[str, Found]) -> str:
-    names = ["run", "commit", "steps", "M tokens", "FLOPs", "hours", "last validation loss", "fine-tuning hours"]
+    names = ["run", "commit", "steps", "M tokens", "FLOPs", "in", "hours", "last validation loss", "fine-tuning hours"]
     return _table(names, (_run_row(name, record) for name, one in found.items() for record in one.records))
 
 
@@ -232,6 +232,7 @@ def _run_row(name: str, record: dict[str, Any]) -> list[str]:
         f"{record['steps']:,}",
         f"{record['tokens'] / 1e6:.1f}",
         f"{record['flops']:.3g}",
+        ", ".join(record.get("precision", ["fp32"])),  # before there was a choice
         f"{record['seconds'] / 3600:.2f}",
         f"{record['validation'][-1][1]:.3f}" if record["validation"] else "–",
         "–" if finetuning is None else f"{finetuning / 3600:.2f}",
