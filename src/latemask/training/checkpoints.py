@@ -18,7 +18,6 @@ from latemask.run_folder import RunFolder, step_of
 from latemask.sealed import damage, seal
 
 PROGRESS = "progress.json"
-# What transformers notes about a file, not about the model in it.
 # What a config says that pre-training does not compute with.
 _BOOKKEEPING = (
     "architectures",
