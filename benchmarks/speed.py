@@ -31,8 +31,8 @@ import numpy as np
 
 from latemask.budget import sequence_flops
 from latemask.budget.flops import Flops, mlm_baseline
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, TrainRecipe, load_recipe, spelled_out
-from latemask.training.precision import mixed_precision
+from latemask.precision import mixed_precision
+from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, load_recipe, spelled_out
 
 KINDS = ("inside", "self", "cross", "cross-only")
 WARM_UP = 2
@@ -378,7 +378,7 @@ def main() -> None:
         over_inside = {name: ratio(kinds.seconds[name], kinds.seconds["late"]) for name in kinds.seconds}
     saving = alternate([every["late"], every["late-saving"]], arguments.repeats, arguments.threads, watch)
     mixed = {}
-    if mixed_precision(TrainRecipe(precision="auto")):  # torch would emulate it elsewhere
+    if mixed_precision("auto"):  # torch would emulate it elsewhere
         names = ("early", "early-bf16", "late", "late-bf16")
         both = alternate([every[name] for name in names], arguments.repeats, arguments.threads, watch)
         mixed = {name: ratio(both.seconds[f"{name}-bf16"], both.seconds[name]) for name in ("early", "late")}

@@ -17,6 +17,7 @@ MOST_STEPS = 10**9
 _MOST = {"layers": 10_000, "width": 2**20, "heads": 2**20}
 _LONGEST_ROW = 2**24
 RECIPE_FOLDER = Path(__file__).parent / "recipes"
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class TrainRecipe:
     """AdamW epsilon."""
     clip: float = 1.0
     """Largest gradient norm; 0 turns clipping off."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Precision = "auto"
     """Mixed precision; auto takes bf16 on a GPU or CPU that has it and fp32 elsewhere."""
     sharded: bool = False
     """Split weights and optimizer over the processes (FSDP), for models that one device cannot hold."""

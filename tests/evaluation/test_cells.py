@@ -23,7 +23,7 @@ from latemask.evaluation.progress import Watch
 from latemask.evaluation.protocol import Protocol
 from tests.evaluation.conftest import make_task
 
-QUICK = Protocol(epochs=2, batch_size=4)
+QUICK = Protocol(epochs=2, batch_size=4, precision="fp32")
 
 
 def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, tmp_path):
@@ -109,9 +109,20 @@ def test_the_last_epoch_can_be_asked_for(encoder):
     assert scores.judge.restored(scores.model).weight.item() == 5
 
 
-def test_the_model_that_is_kept_gives_the_score_that_is_reported(encoder):
+def test_in_bf16_the_losses_are_about_the_same_and_the_record_says_so(encoder):
     task = make_task(rows=40)
-    prepared = prepare_task(encoder, task, Protocol(epochs=3, batch_size=8))
+    mixed, model = run_cell(prepare_task(encoder, task, replace(QUICK, precision="bf16")), 1e-3, seed=1, keep=True)
+    plain, _ = run_cell(prepare_task(encoder, task, QUICK), 1e-3, seed=1)
+    assert (mixed.precision, plain.precision) == ("bf16", "fp32")
+    assert mixed.loss != plain.loss
+    np.testing.assert_allclose(np.array(mixed.loss, float), np.array(plain.loss, float), rtol=0.02)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_model_that_is_kept_gives_the_score_that_is_reported(encoder, precision):
+    task = make_task(rows=40)
+    prepared = prepare_task(encoder, task, Protocol(epochs=3, batch_size=8, precision=precision))
     cell, model = run_cell(prepared, 3e-3, 0, keep=True)
     rows, collator = prepared.splits["dev"].rows, make_collator(task.kind, encoder.tokenizer)
     assert measured(task, task.dev.labels, decided(task.kind, logits_of(model, rows, collator))) == cell.metrics

@@ -1,4 +1,4 @@
-"""One fine-tuning: (encoder, task, learning rate, seed) → a record, on transformers' Trainer as it is."""
+"""One fine-tuning: (encoder, task, learning rate, seed) → a record, on transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from latemask.evaluation.progress import Watch
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Cell, finite
 from latemask.evaluation.tasks import Task
+from latemask.precision import attention_kernels, mixed_precision, precision_name
 
 _LOGS = 100  # points of a loss curve
 
@@ -64,7 +65,8 @@ def run_cell(
     collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer_for(prepared.task.kind))
     judge = Judge(prepared, collator, watch or Watch(), keep)
     with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
-        trainer = Trainer(
+        trainer = FineTuner(
+            kind=mixed_precision(prepared.protocol.precision),
             model=model,
             args=_arguments(prepared, learning_rate, seed, folder),
             data_collator=collator,
@@ -104,12 +106,26 @@ def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str)
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
         use_cpu=not torch.accelerator.is_available(),
-        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
         disable_tqdm=True,
     )
     if arguments.n_gpu > 1:  # the Trainer would silently multiply the batch
         arguments._n_gpu = 1
     return arguments
+
+
+class FineTuner(Trainer):
+    """The Trainer, in mixed precision for its losses alone: it would leave the model so for the scores, too."""
+
+    def __init__(self, *, kind: torch.dtype | None, **given: Any):
+        super().__init__(**given)
+        self.kind = kind
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the loss of a batch."""
+        device = inputs["input_ids"].device
+        mixed = torch.autocast(device.type, self.kind, enabled=self.kind is not None)
+        with mixed, attention_kernels(device, self.kind, inputs["input_ids"].shape[1]):
+            return super().compute_loss(model, inputs, *args, **kwargs)
 
 
 class Judge(TrainerCallback):
@@ -184,6 +200,7 @@ class Judge(TrainerCallback):
             epochs=[{**epoch, "metrics": finite(epoch["metrics"])} for epoch in self.epochs],
             batch_size=prepared.batch_size,
             max_length=prepared.max_length,
+            precision=precision_name(prepared.protocol.precision),
         )
 
     def _final_score(self) -> float:

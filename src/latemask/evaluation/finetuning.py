@@ -11,7 +11,7 @@ from latemask.evaluation.display import show
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
 from latemask.evaluation.own_files import load_own, load_tagging
-from latemask.evaluation.protocol import SEEDS, Protocol, Select, checked_protocol, refuse_seeds
+from latemask.evaluation.protocol import SEEDS, FineTuningPrecision, Protocol, Select, checked_protocol, refuse_seeds
 from latemask.evaluation.results import Results
 from latemask.evaluation.results_folder import MODEL, RESULTS, begin, write_tables
 from latemask.evaluation.tasks import GLUE, Kind, Task
@@ -38,6 +38,7 @@ def finetune(
     batch_size: int | None = None,
     max_length: int | None = None,
     max_train: int | None = None,
+    precision: FineTuningPrecision = Protocol.precision,
     tokenizer: str | None = None,
     overwrite: bool = False,
 ) -> Results:
@@ -63,10 +64,11 @@ def finetune(
         batch_size: Rows a step; by default 16 below 10,000 training rows and 32 above.
         max_length: Tokens of a text, longer ones are cut; by default what the encoder takes, 512 at most.
         max_train: Train on so many rows only, chosen at random, for a quick look.
+        precision: What training computes in; auto takes bf16 on a GPU or CPU that has it. Scores are in fp32.
         tokenizer: Tokenizer for a random: encoder: that of a run, an encoder or a data folder.
         overwrite: Start again where results are.
     """
-    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train)
+    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train, precision)
     refuse_seeds(seeds)
     files = {"train": train, "dev": dev, "test": test}
     loaded = _load_task(task, data, {n: Path(f) for n, f in files.items() if f}, text, text_pair, label, task_type)

@@ -18,6 +18,7 @@ _SHORTEST = 8  # two texts and what stands around them
 
 SEEDS = 3  # the least that shows a spread
 Select = Literal["best", "last"]
+FineTuningPrecision = Literal["auto", "fp32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Protocol:
     batch_size: int | None = None
     max_length: int | None = None
     max_train: int | None = None
+    precision: FineTuningPrecision = "auto"
+    """What training steps compute in; scores are always computed in fp32."""
     warmup: float = 0.06
     weight_decay: float = 0.1
     adam_beta2: float = 0.98
@@ -42,6 +45,8 @@ class Protocol:
         """Refuse what means nothing."""
         if self.select not in get_args(Select):
             raise UserError(f"--select {self.select}: best or last")
+        if self.precision not in get_args(FineTuningPrecision):
+            raise UserError(f"--precision {self.precision}: auto, fp32 or bf16")
         for name in ("epochs", "patience", "batch_size", "max_train"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"--{name.replace('_', '-')} {value}: one at least")
@@ -79,10 +84,16 @@ def checked_rates(given: Sequence[float] | None, width: int) -> list[float]:
 
 
 def checked_protocol(
-    epochs: int, patience: int, select: Select, batch_size: int | None, max_length: int | None, max_train: int | None
+    epochs: int,
+    patience: int,
+    select: Select,
+    batch_size: int | None,
+    max_length: int | None,
+    max_train: int | None,
+    precision: FineTuningPrecision,
 ) -> Protocol:
     """Return the protocol that the options mean."""
-    protocol = Protocol(epochs, patience, select, batch_size, max_length, max_train)
+    protocol = Protocol(epochs, patience, select, batch_size, max_length, max_train, precision)
     protocol.check()
     return protocol
 

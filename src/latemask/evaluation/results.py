@@ -24,6 +24,7 @@ from latemask.files import write_json_atomically
 FORMAT = 1
 _PACKAGES = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "scikit-learn", "scipy", "numpy")
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+_LATER = {"precision": "fp32"}  # what older cells do not say
 _AVERAGED_OVER = "median over seeds at the learning rate that is best on dev"
 
 
@@ -55,6 +56,8 @@ class Cell:
     steps: int = 0
     batch_size: int = 0
     max_length: int = 0
+    precision: str = "fp32"
+    """What its training steps computed in."""
     seconds: float = 0.0
 
     @property
@@ -83,7 +86,7 @@ class Results:
             if record["format"] != FORMAT:
                 raise UserError(f"{path}: results of format {record['format']}, this latemask reads {FORMAT}")
             known = {entry.name for entry in fields(Cell)}
-            cells = [Cell(**{name: cell[name] for name in known}) for cell in record["cells"]]
+            cells = [Cell(**{name: {**_LATER, **cell}[name] for name in known}) for cell in record["cells"]]
             protocol = Protocol(**record["protocol"])
             results = cls(path, protocol, record["encoders"], record["tasks"], cells, list(record["made_by"]))
             results.check()

@@ -9,7 +9,7 @@ from latemask.console import printable, say
 from latemask.errors import UserError
 from latemask.evaluation.display import show
 from latemask.evaluation.glue_files import load_glue, tasks_present
-from latemask.evaluation.protocol import SEEDS, Protocol, Select, checked_protocol, refuse_seeds
+from latemask.evaluation.protocol import SEEDS, FineTuningPrecision, Protocol, Select, checked_protocol, refuse_seeds
 from latemask.evaluation.results import Results
 from latemask.evaluation.results_folder import RESULTS, begin, write_tables
 from latemask.evaluation.tasks import GLUE, GlueName
@@ -29,6 +29,7 @@ def glue(
     batch_size: int | None = None,
     max_length: int | None = None,
     max_train: int | None = None,
+    precision: FineTuningPrecision = Protocol.precision,
     tokenizer: str | None = None,
     overwrite: bool = False,
 ) -> Results:
@@ -47,10 +48,11 @@ def glue(
         batch_size: Rows a step; by default 16 below 10,000 training rows and 32 above.
         max_length: Tokens of a text, longer ones are cut; by default what the encoder takes, 512 at most.
         max_train: Train on so many rows of each task only, chosen at random, for a quick look.
+        precision: What training computes in; auto takes bf16 on a GPU or CPU that has it. Scores are in fp32.
         tokenizer: Tokenizer for random: encoders: that of a run, an encoder or a data folder.
         overwrite: Start again where results are.
     """
-    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train)
+    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train, precision)
     refuse_seeds(seeds)
     folder = Path(data) if data else None
     names = _names(folder, tasks)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from transformers import TrainingArguments
 
+from latemask.precision import mixed_precision
 from latemask.processes import world_size
 from latemask.recipe import Recipe, TrainRecipe, batch_split
 from latemask.run_folder import RunFolder
-from latemask.training.precision import mixed_precision
 
 
 def check_training(train: TrainRecipe) -> None:
     """Refuse what this machine cannot do, before anything is written."""
     batch_split(train, world_size())
-    mixed_precision(train)
+    mixed_precision(train.precision)
 
 
 def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validation: bool) -> TrainingArguments:
@@ -54,6 +54,6 @@ def training_arguments(recipe: Recipe, run: RunFolder, steps: int, has_validatio
         use_cpu=not torch.accelerator.is_available(),  # else the Trainer takes bf16 for a GPU's only
         ddp_find_unused_parameters=False,  # every weight of every kind of model takes part in every step
         disable_tqdm=True,
-        bf16=mixed_precision(train) is torch.bfloat16,
-        fp16=mixed_precision(train) is torch.float16,
+        bf16=mixed_precision(train.precision) is torch.bfloat16,
+        fp16=mixed_precision(train.precision) is torch.float16,
     )

@@ -15,11 +15,11 @@ from latemask.budget import sequence_flops
 from latemask.console import say
 from latemask.masking import COLLATORS
 from latemask.model import build_model
+from latemask.precision import attention_kernels, mixed_precision, precision_name
 from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
 from latemask.training.allocator import keep_freed_memory
 from latemask.training.peak import measured_peak, synchronize
-from latemask.training.precision import attention_kernels, mixed_precision, precision_name
 
 _SECONDS = 20.0
 _FEWEST, _MOST = 5, 50
@@ -62,7 +62,7 @@ class BareStep:
         )
         self.collate = COLLATORS[recipe.objective](recipe.counts, self.vocabulary, recipe.seed)
         self.random = np.random.default_rng(recipe.seed)
-        self.kind = mixed_precision(train)
+        self.kind = mixed_precision(train.precision)
         self.done = 0
 
     def forward_backward(self) -> float:
@@ -98,7 +98,7 @@ def calibrated(recipe: Recipe, since: float) -> Calibration:
     keep_freed_memory()
     recipe = recipe.at(0.5)  # where the mask rate changes: in the middle
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    kind = mixed_precision(recipe.train)
+    kind = mixed_precision(recipe.train.precision)
     peak = measured_peak(device, kind or torch.float32)
     on_device, accumulation = batch_split(recipe.train, 1)
     fits = int(_LONGEST_STEP * 0.5 * peak / sequence_flops(recipe).training)
@@ -116,7 +116,7 @@ def calibrated(recipe: Recipe, since: float) -> Calibration:
         start_seconds=start,
         memory=_memory(device),
         cores=torch.get_num_threads(),
-        precision=precision_name(recipe.train),
+        precision=precision_name(recipe.train.precision),
         on_cpu=device.type == "cpu",
     )
 

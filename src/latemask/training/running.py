@@ -23,6 +23,7 @@ from latemask.errors import Interrupted, TimeIsUp, UserError
 from latemask.exporting import export
 from latemask.files import replace_folder
 from latemask.model import build_model
+from latemask.precision import attention_kernels, mixed_precision, precision_name
 from latemask.processes import decided_by_the_first, is_first, join, leave, world_size
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
@@ -34,7 +35,6 @@ from latemask.training.callbacks import LossWatch, MetricsCallback, ProgressCall
 from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume, refuse_another_model
 from latemask.training.job import Job
 from latemask.training.peak import measured_peak
-from latemask.training.precision import attention_kernels, mixed_precision, precision_name
 from latemask.training.trainer import NonFinite, PretrainingTrainer
 
 _NEW, _READY, _FINISHED = "new", "ready", "finished"
@@ -174,7 +174,7 @@ def build_trainer(
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     arguments = training_arguments(job.recipe, run, job.steps, validation is not None)
-    kind = mixed_precision(job.recipe.train)
+    kind = mixed_precision(job.recipe.train.precision)
     peak = measured_peak(arguments.device, kind or torch.float32) * arguments.world_size
     trainer = PretrainingTrainer(
         model=model,
@@ -202,7 +202,7 @@ def build_trainer(
 def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) -> None:
     recipe = job.recipe
     parameters = sum(weight.numel() for weight in trainer.model.encoder.parameters())
-    precision = precision_name(recipe.train)
+    precision = precision_name(recipe.train.precision)
     precisions = run.record.get("precision", ["fp32"] if done else [])
     if done and precisions[-1] != precision:
         say(f"the run was in {precisions[-1]} so far and goes on in {precision}")

@@ -1,4 +1,4 @@
-"""What the steps of a run compute in on this machine, and with which of torch's attention kernels."""
+"""What training steps compute in on this machine, and with which of torch's attention kernels."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from latemask.errors import UserError
-from latemask.recipe import TrainRecipe
+from latemask.recipe import Precision
 
 # The fused attention for CPUs has a slow backward pass in bf16. Plain products are faster, but keep a score for every
 # pair of positions: rows of up to so many take them.
 SHORT_ROWS = 256
 
 
-def mixed_precision(train: TrainRecipe) -> torch.dtype | None:
+def mixed_precision(asked: Precision) -> torch.dtype | None:
     """Return what the steps compute in, if that is not fp32."""
-    if train.precision == "fp16" and not torch.cuda.is_available():
+    if asked == "fp16" and not torch.cuda.is_available():
         raise UserError("train.precision fp16 needs a GPU; use auto, fp32 or bf16")
-    if train.precision == "fp16":
+    if asked == "fp16":
         return torch.float16
-    if train.precision == "bf16" or (train.precision == "auto" and _has_bf16()):
+    if asked == "bf16" or (asked == "auto" and _has_bf16()):
         return torch.bfloat16
     return None
 
 
-def precision_name(train: TrainRecipe) -> str:
+def precision_name(asked: Precision) -> str:
     """Return what the steps compute in, as a recipe calls it."""
-    return {torch.bfloat16: "bf16", torch.float16: "fp16", None: "fp32"}[mixed_precision(train)]
+    return {torch.bfloat16: "bf16", torch.float16: "fp16", None: "fp32"}[mixed_precision(asked)]
 
 
 def _has_bf16() -> bool:

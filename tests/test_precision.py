@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from latemask.errors import UserError
-from latemask.recipe import TrainRecipe
-from latemask.training.precision import attention_kernels, mixed_precision, precision_name
+from latemask.precision import attention_kernels, mixed_precision, precision_name
 
 CPU = torch.device("cpu")
 
@@ -22,21 +21,21 @@ def cpu(monkeypatch):
 @pytest.mark.parametrize(("has", "kind", "name"), [(True, torch.bfloat16, "bf16"), (False, None, "fp32")])
 def test_auto_takes_bf16_where_the_cpu_has_instructions_for_it(cpu, has, kind, name):
     cpu(avx512_bf16=has)
-    assert mixed_precision(TrainRecipe(precision="auto")) is kind
-    assert precision_name(TrainRecipe(precision="auto")) == name
-    assert precision_name(TrainRecipe(precision="fp32")) == "fp32"
-    assert precision_name(TrainRecipe(precision="bf16")) == "bf16"
+    assert mixed_precision("auto") is kind
+    assert precision_name("auto") == name
+    assert precision_name("fp32") == "fp32"
+    assert precision_name("bf16") == "bf16"
 
 
 def test_a_cpu_that_torch_knows_nothing_of_computes_in_fp32(cpu):
     cpu()
-    assert mixed_precision(TrainRecipe()) is None
+    assert mixed_precision("auto") is None
 
 
 def test_fp16_needs_a_gpu(cpu):
     cpu(avx512_bf16=True)
     with pytest.raises(UserError, match="fp16 needs a GPU"):
-        mixed_precision(TrainRecipe(precision="fp16"))
+        mixed_precision("fp16")
 
 
 def backward_of_attention(context) -> str:
