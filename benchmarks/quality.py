@@ -26,7 +26,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as a script
 
-from benchmarks.quality_arms import ARMS, FINETUNING, ROWS, UNIT, VOCABULARY, Arm
+from benchmarks.quality_arms import ARMS, FINETUNING, RECIPE, ROWS, UNIT, VOCABULARY, Arm
 from benchmarks.quality_summary import RECORDS, Found, blocks, draw, read_records, summary, write_documents
 
 from latemask.durations import deadline
@@ -35,7 +35,6 @@ from latemask.files import write_json_atomically
 from latemask.recipe import flat, load_recipe
 from latemask.run_folder import RunFolder
 
-_RECIPE = "mini-base"
 _POLL = 2.0
 _CURVE_POINTS = 40
 
@@ -120,11 +119,11 @@ def jobs_of(study: Study, arm: Arm, seed: int) -> list[Job]:
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     begun = run.recipe_file.is_file() and (run.path / "run.json").is_file()
     where = ["--data", str(study.data), "--out", str(run.path), *(["--resume"] if begun else [])]
-    return [Job(name, "pretrain", ["pretrain", _RECIPE, *where, *words])]
+    return [Job(name, "pretrain", ["pretrain", RECIPE, *where, *words])]
 
 
 def _finetuning(study: Study, arm: Arm, name: str, task: str) -> Job:
-    encoder = [str(study.run(name).path)] if arm.share else [f"random:{_RECIPE}", "--tokenizer", str(study.data)]
+    encoder = [str(study.run(name).path)] if arm.share else [f"random:{RECIPE}", "--tokenizer", str(study.data)]
     where = ["--data", str(study.glue), "--out", str(study.results(name, task).parent)]
     options = {**FINETUNING, "lrs": arm.learning_rate, "tasks": task}
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
@@ -264,7 +263,7 @@ def _pretraining(run: RunFolder) -> dict[str, Any]:
 
 def _no_pretraining() -> dict[str, Any]:
     nothing = {"steps": 0, "tokens": 0, "flops": 0.0, "seconds": 0.0, "validation": [], "training": []}
-    return {"recipe": flat(load_recipe(_RECIPE)), **nothing}
+    return {"recipe": flat(load_recipe(RECIPE)), **nothing}
 
 
 def _scores(study: Study, name: str, arm: Arm) -> dict[str, Any]:

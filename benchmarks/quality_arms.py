@@ -10,6 +10,7 @@ from typing import Any
 
 UNIT = 3.0e14  # FLOPs that shares are of
 C = 2 * UNIT  # FLOPs of the baseline
+RECIPE = "mini-base"
 VOCABULARY = 12_544
 TASKS = ("sst2", "mnli", "qqp", "mrpc", "stsb", "cola", "rte", "qnli")
 # Rows that are used of GLUE's files, drawn once: at most so many of a task.

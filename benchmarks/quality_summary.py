@@ -24,6 +24,7 @@ from benchmarks.quality_arms import (
     HIDDEN,
     KINDS,
     MAIN,
+    RECIPE,
     TASKS,
     TUNING,
     Arm,
@@ -132,12 +133,15 @@ def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
         for arm, one in zip(arms, trained.values(), strict=True)
         for run, record in zip(arm.runs, one.records, strict=True)
     }
-    return arms, Scores([Contest(task, task, "part", task) for task in TASKS], by_run, [])
+    controls = {
+        f"random:{RECIPE}": {task: one.of_task(task) for task in TASKS} for one in judged(found, [CONTROL]).values()
+    }
+    return arms, Scores([Contest(task, task, "part", task) for task in TASKS], by_run, [], controls)
 
 
 def _as_run(record: dict[str, Any]) -> Run:
     name = f"{record['arm']['name']}-{record['seed']}"
-    recipe = load_recipe("mini-base", nested(record["recipe"]))
+    recipe = load_recipe(RECIPE, nested(record["recipe"]))
     rows = [{"step": record["steps"], "seconds": record["seconds"]}]
     return Run(name, RunFolder(Path(name)), recipe, {"status": "finished"}, rows)
 

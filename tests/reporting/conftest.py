@@ -43,8 +43,11 @@ def runs(data, tmp_path_factory) -> Runs:
     return Runs(*(folder / name for name in recipes))
 
 
-def write_results(path: Path, scores: dict[Path, dict[str, list[float]]], **protocol) -> Path:
-    """Write results as `latemask glue` does: run → task → one score for each seed."""
+CONTROL = "random:<tiny>"
+
+
+def write_results(path: Path, scores: dict[Path | str, dict[str, list[float]]], **protocol) -> Path:
+    """Write results as `latemask glue` does: run, or CONTROL → task → one score for each seed."""
     results = Results(path, Protocol(**protocol))
     tasks = dict.fromkeys(task for found in scores.values() for task in found)
     for task in tasks:
@@ -57,8 +60,8 @@ def write_results(path: Path, scores: dict[Path, dict[str, list[float]]], **prot
             "cut": {},
         }
     for run, found in scores.items():
-        checksum = encoder_checksum(RunFolder(run).encoder)
-        results.encoders[str(run)] = {"name": str(run), "identity": checksum, "random": False}
+        checksum = "drawn" if run == CONTROL else encoder_checksum(RunFolder(run).encoder)
+        results.encoders[str(run)] = {"name": str(run), "identity": checksum, "random": run == CONTROL}
         results.cells += [
             Cell(str(run), task, 1e-4, seed, score, {"accuracy": score}, 1, False)
             for task, values in found.items()

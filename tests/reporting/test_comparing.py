@@ -12,6 +12,7 @@ from latemask import compare, report
 from latemask.cli import main
 from latemask.errors import UserError
 from latemask.reporting import write_page
+from tests.reporting.conftest import CONTROL, write_results
 
 FIGURES = ("loss-steps", "loss-tokens", "loss-flops", "loss-seconds", "compute")
 
@@ -47,6 +48,15 @@ def test_the_tables_hold_every_number(runs, results, tmp_path):
     scores = list(csv.DictReader((tmp_path / "out" / "scores.csv").open()))
     assert len(scores) == 3 * 2 * 2
     assert {row["score"] for row in scores if (row["run"], row["task"]) == ("late", "sst2")} == {"80.0", "82.0"}
+
+
+def test_a_never_trained_control_is_shown_everywhere(runs, tmp_path):
+    scores = {run: {"sst2": [0.8]} for run in runs.all} | {CONTROL: {"sst2": [0.5, 0.625]}}
+    page = compare(runs.all, glue=[write_results(tmp_path / "results.json", scores)], out=tmp_path / "out").read_text()
+    assert page.count("never trained (random:&lt;tiny&gt;)") == 2  # in the legend and in the table
+    assert "Never trained, random:&lt;tiny&gt; has 56.2" in page
+    assert page.count("Broken line: never trained") == 2
+    assert "random:<tiny>,never trained,,0,sst2,1,62.5\n" in (tmp_path / "out" / "scores.csv").read_text()
 
 
 def test_the_same_page_comes_out_twice(runs, results, tmp_path):

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from latemask import compare
-from tests.reporting.conftest import write_results
+from tests.reporting.conftest import CONTROL, write_results
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt install chromium)")
@@ -24,7 +24,8 @@ def browser():
 @pytest.fixture(scope="module")
 def page_file(runs, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("page")
-    results = write_results(tmp_path / "results.json", {run: {"sst2": [0.7, 0.8]} for run in runs.all})
+    scores = {run: {"sst2": [0.7, 0.8]} for run in (*runs.all, CONTROL)}
+    results = write_results(tmp_path / "results.json", scores)
     odd = shutil.copytree(runs.late, tmp_path / "a-very-long-name-of-a-run-<b>that&nbsp;breaks</b>-" / ("x" * 60))
     return compare([*runs.all, odd], glue=[results], out=tmp_path / "out")
 

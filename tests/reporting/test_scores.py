@@ -7,7 +7,7 @@ import pytest
 
 from latemask.reporting.runs import read_run
 from latemask.reporting.scores import read_scores
-from tests.reporting.conftest import write_results
+from tests.reporting.conftest import CONTROL, write_results
 
 
 @pytest.fixture
@@ -81,11 +81,19 @@ def test_a_run_whose_encoder_is_gone_is_known_by_its_name(runs, three, results, 
     assert found.by_run["late"]["sst2"] == [80, 82]
 
 
-def test_the_never_trained_control_is_no_run(runs, three, results):
-    record = json.loads(results.read_text())
-    record["encoders"][str(runs.late)]["random"] = True
-    results.write_text(json.dumps(record))
-    assert read_scores([results], three).by_run["late"] == {}
+def test_a_never_trained_control_stands_beside_the_runs(runs, three, tmp_path):
+    late, control = {"sst2": [0.8, 0.9], "mrpc": [0.6, 0.7]}, {"sst2": [0.5, 0.6], "mrpc": [0.7, 0.8]}
+    found = read_scores([write_results(tmp_path / "one.json", {runs.late: late, CONTROL: control})], three)
+    assert found.by_run == {"late": {"sst2": [80, 90], "mrpc": [60, 70]}, "early": {}, "fifteen": {}}
+    assert found.controls == {CONTROL: {"sst2": [50, 60], "mrpc": [70, 80]}}
+    assert found.control_averages == {CONTROL: pytest.approx([60, 70])}
+
+
+def test_a_control_without_all_tasks_has_no_average_and_takes_none_from_the_runs(runs, three, tmp_path):
+    late = {"sst2": [0.8], "mrpc": [0.6]}
+    found = read_scores([write_results(tmp_path / "one.json", {runs.late: late, CONTROL: {"sst2": [0.5]}})], three)
+    assert found.averages("late") == [70]
+    assert found.control_averages == {}
 
 
 def test_a_damaged_or_missing_file_is_named_and_the_others_are_read(three, results, tmp_path):

@@ -8,15 +8,15 @@ import pytest
 from latemask.reporting.runs import read_run
 from latemask.reporting.scores import Scores, read_scores
 from latemask.reporting.verdict import arms_of, baselines_of, verdict
-from tests.reporting.conftest import write_results
+from tests.reporting.conftest import CONTROL, write_results
 
 
 @pytest.fixture
 def judged(runs, tmp_path):
     """Say what the verdict is when runs have these scores on one task."""
 
-    def judge(late, early, fifteen):
-        found = {runs.late: late, runs.early: early, runs.fifteen: fifteen}
+    def judge(late, early, fifteen, control=None):
+        found = {runs.late: late, runs.early: early, runs.fifteen: fifteen, CONTROL: control}
         path = write_results(tmp_path / "results.json", {run: {"sst2": s} for run, s in found.items() if s})
         read = [read_run(run) for run in runs.all]
         scores = read_scores([path], read)
@@ -45,6 +45,14 @@ def test_it_says_so_when_late_does_not_reach_early(judged):
     assert said[1].startswith("None of the others reaches the median of early 40% (80.0")
     assert "75.0 (-5.0;" in said[1]
     assert "late 40% inside 2 reaches the median of early 15%" in said[2]
+
+
+def test_it_says_who_is_better_than_an_encoder_that_was_never_trained(judged):
+    said = judged([0.80, 0.82], [0.75, 0.79], [0.70, 0.71], control=[0.70, 0.72, 0.76])
+    assert said[-1] == (
+        "Never trained, random:<tiny> has 72.0 (70.0 to 76.0, n = 3); above all of that: late 40% inside 2; "
+        "above by the median only: early 40%; no better, so that pre-training shows nothing here: early 15%."
+    )
 
 
 def test_runs_without_scores_are_not_judged(judged):

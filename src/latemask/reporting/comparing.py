@@ -143,6 +143,16 @@ def _score_tables(arms: Sequence[Arm], results: Scores) -> list[Table]:
         ]
         for arm in scored
     ]
+    rows += [
+        [
+            f"never trained ({name})",
+            "0",
+            "–",
+            _spread(results.control_averages.get(name, [])),
+            *(_spread(found.get(label, [])) for label in labels),
+        ]
+        for name, found in results.controls.items()
+    ]
     columns = ["", "FLOPs", "runs", "mean of shared tasks", *labels]
     return [Table(columns, rows, frozenset(range(1, len(columns))))]
 
@@ -217,6 +227,10 @@ def _score_rows(runs: Sequence[Run], results: Scores) -> Iterable[Sequence[Any]]
         for label, values in results.by_run.get(run.name, {}).items():
             for number, score in enumerate(values):
                 yield [run.name, run.method, run.recipe.seed, run.flops, label, number, score]
+    for name, found in results.controls.items():
+        for label, values in found.items():
+            for number, score in enumerate(values):
+                yield [name, "never trained", "", 0, label, number, score]
 
 
 def _as_csv(rows: Iterable[Sequence[Any]]) -> str:

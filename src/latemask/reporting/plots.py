@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _AXES = {
 _SMALL_PANELS_A_ROW = 3
 _LONGEST_NAME = 28
 _APART = 0.02  # of the most FLOPs
+_REM_AN_INCH = 7.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Figure:
     title: str
     caption: str
     drawing: Any
+
+    @property
+    def rem(self) -> float:
+        """How wide it is on a page at most, so that letters are as large in every figure."""
+        return round(_REM_AN_INCH * float(self.drawing.get_figwidth()), 1)
 
     @property
     def inline(self) -> str:
@@ -188,20 +195,27 @@ def scores(arms: Sequence[Arm], found: Scores) -> list[Figure]:
     if not scored:
         return []
     tasks = ", ".join(found.shared)
-    every = f"A dot for every seed, a bar at the median, a line from lowest to highest. Mean over {tasks}."
-    return [Figure("scores", "Downstream scores against FLOPs", every, _mean_panel(scored)), _task_panels(arms, found)]
+    every = f"{_caption(found)} Mean over {tasks}."
+    drawing = _mean_panel(scored, found.control_averages)
+    return [Figure("scores", "Downstream scores against FLOPs", every, drawing), _task_panels(arms, found)]
 
 
-def _mean_panel(arms: Sequence[Arm]) -> Any:
+def _caption(found: Scores) -> str:
+    dots = "A dot for every seed, a bar at the median, a line from lowest to highest."
+    return f"{dots} Broken line: never trained, median and range." if found.controls else dots
+
+
+def _mean_panel(arms: Sequence[Arm], controls: Mapping[str, Sequence[float]]) -> Any:
     with _style("scores") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
         names = fitting([arm.label for arm in arms])
         for arm, name, place, look in zip(arms, names, places(arms), looks(len(arms)), strict=True):
             _dots(axis, place, arm.scores, look, name)
+        _levels(axis, controls)
         axis.set_xlabel("FLOPs of pre-training")
         axis.set_ylabel("mean score (per cent)")
         axis.margins(x=0.15, y=0.12)
-        _legend(drawing, axis, len(arms))
+        _legend(drawing, axis, len(arms) + len(controls))
         pyplot.close(drawing)
     return drawing
 
@@ -218,6 +232,7 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
                 values = [score for run in arm.runs for score in found.by_run[run.name].get(label, [])]
                 if values:
                     _dots(axis, place, values, look, arm.label)
+            _levels(axis, {name: scores[label] for name, scores in found.controls.items() if label in scores})
             axis.set_title(label)
             axis.margins(x=0.25, y=0.15)
         for axis in list(grid.flat)[len(labels) :]:
@@ -225,8 +240,7 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
         drawing.supxlabel("FLOPs of pre-training", fontsize=9)
         drawing.supylabel("score (per cent)", fontsize=9)
         pyplot.close(drawing)
-    caption = "Each task by itself, on dev. A dot for every seed, a bar at the median, a line from lowest to highest."
-    return Figure("tasks", "Task by task", caption, drawing)
+    return Figure("tasks", "Task by task", f"Each task by itself, on dev. {_caption(found)}", drawing)
 
 
 def places(arms: Sequence[Arm]) -> list[float]:
@@ -255,6 +269,14 @@ def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any]
         alpha=0.75,
         label=label,
     )
+
+
+def _levels(axis: Any, controls: Mapping[str, Sequence[float]]) -> None:
+    """Draw what was never trained: it has no place on the axis of FLOPs."""
+    for name, values, dashes in zip(fitting(list(controls)), controls.values(), cycle(_DASHES[1:]), strict=False):
+        axis.axhspan(min(values), max(values), color=_INK, alpha=0.08, linewidth=0)
+        level = statistics.median(values)
+        axis.axhline(level, color=_INK, linewidth=1, linestyle=dashes, label=f"never trained ({name})")
 
 
 def _legend(drawing: Any, axis: Any, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from latemask.console import printable
@@ -36,6 +36,8 @@ class Scores:
     by_run: dict[str, dict[str, list[float]]]
     """Run → contest label → one score for each seed."""
     problems: list[str]
+    controls: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """The same for encoders that were never trained: what the tasks' own rows teach."""
 
     @property
     def shared(self) -> list[str]:
@@ -45,65 +47,71 @@ class Scores:
 
     def averages(self, run: str) -> list[float]:
         """Return the mean over the shared contests, for each fine-tuning seed that all of them have."""
-        found = [self.by_run.get(run, {}).get(label, []) for label in self.shared]
+        return self._averages(self.by_run.get(run, {}))
+
+    @property
+    def control_averages(self) -> dict[str, list[float]]:
+        """The same of every never-trained control that took part in all of them."""
+        averages = {name: self._averages(found) for name, found in self.controls.items()}
+        return {name: scores for name, scores in averages.items() if scores}
+
+    def _averages(self, by_contest: dict[str, list[float]]) -> list[float]:
+        found = [by_contest.get(label, []) for label in self.shared]
         return [statistics.fmean(scores) for scores in zip(*found, strict=False)]
 
 
 def read_scores(paths: Sequence[Path], runs: Sequence[Run]) -> Scores:
     """Read result files (or the folders they are in) and give each number to the run whose encoder it is."""
-    contests: dict[str, Contest] = {}
-    by_run: dict[str, dict[str, list[float]]] = {run.name: {} for run in runs}
-    problems: list[str] = []
+    scores = Scores([], {run.name: {} for run in runs}, [])
     owners = _Owners(runs)
     for path in paths:
         try:
             results = Results.read(path / RESULTS if path.is_dir() else path)
         except UserError as error:
-            problems.append(f"left out: {error}")
+            scores.problems.append(f"left out: {error}")
             continue
-        _collect(results, owners, contests, by_run, problems)
-    problems += [f"{run.name}: no downstream results were given" for run in runs if paths and not by_run[run.name]]
-    if any(by_run.values()) and not Scores(list(contests.values()), by_run, []).shared:
-        problems.append("no task was run by all of these runs in the same way: there is no average to compare")
-    return Scores(list(contests.values()), by_run, problems)
+        _collect(results, owners, scores)
+    silent = [run.name for run in runs if paths and not scores.by_run[run.name]]
+    scores.problems.extend(f"{name}: no downstream results were given" for name in silent)
+    if any(scores.by_run.values()) and not scores.shared:
+        scores.problems.append("no task was run by all of these runs in the same way: there is no average to compare")
+    return scores
 
 
-def _collect(
-    results: Results,
-    owners: _Owners,
-    contests: dict[str, Contest],
-    by_run: dict[str, dict[str, list[float]]],
-    problems: list[str],
-) -> None:
+def _collect(results: Results, owners: _Owners, scores: Scores) -> None:
     where = printable(str(results.path))
     for name, record in results.encoders.items():
         if record.get("random"):
-            continue
-        run, problem = owners.of(name, record["identity"])
-        if run is None:
-            problems.append(f"{where}: {problem}")
-            continue
+            owner = printable(name)
+            found = scores.controls.setdefault(owner, {})
+        else:
+            run, problem = owners.of(name, record["identity"])
+            if run is None:
+                scores.problems.append(f"{where}: {problem}")
+                continue
+            owner, found = run, scores.by_run[run]
         for task in results.tasks:
             summary = results.summary(name, task)
             if summary is None:
-                problems.append(f"{where}: '{printable(name)}' has no {printable(task)} yet")
+                scores.problems.append(f"{where}: '{printable(name)}' has no {printable(task)} yet")
                 continue
-            label = _contest(results, task, contests).label
-            if label in by_run[run]:
-                problems.append(f"{where}: {run} has a score on {label} already; this one is left out")
+            label = _contest(results, task, scores.contests).label
+            if label in found:
+                scores.problems.append(f"{where}: {owner} has a score on {label} already; this one is left out")
                 continue
-            by_run[run][label] = [100 * score for score in summary.scores]
+            found[label] = [100 * score for score in summary.scores]
 
 
-def _contest(results: Results, task: str, contests: dict[str, Contest]) -> Contest:
+def _contest(results: Results, task: str, contests: list[Contest]) -> Contest:
     """Return the contest of a task; one with other data or by another protocol is another contest."""
     record = results.tasks[task]
     identity = json_digest([task, record["identity"], asdict(results.protocol)])
-    if identity not in contests:
-        before = sum(contest.task == task for contest in contests.values())
-        name = printable(task) + (f" ({before + 1})" if before else "")
-        contests[identity] = Contest(task, identity, record["part"], name)
-    return contests[identity]
+    for contest in contests:
+        if contest.identity == identity:
+            return contest
+    before = sum(contest.task == task for contest in contests)
+    contests.append(Contest(task, identity, record["part"], printable(task) + (f" ({before + 1})" if before else "")))
+    return contests[-1]
 
 
 class _Owners:

@@ -86,6 +86,7 @@ def verdict(arms: Sequence[Arm], scores: Scores) -> list[str]:
     for base in (base for base in bases if base.scores):
         others = [arm for arm in scored if arm not in bases]
         said += [*_reached(base, others), *_at_equal_flops(base, others)]
+    said += [_against_control(name, found, scored) for name, found in scores.control_averages.items()]
     silent = [arm.label for arm in arms if not arm.scores]
     return said + ([f"Without scores, and not judged: {', '.join(silent)}."] if silent else [])
 
@@ -109,6 +110,22 @@ def _reached(base: Arm, others: Sequence[Arm]) -> list[str]:
 def _at_equal_flops(base: Arm, others: Sequence[Arm]) -> list[str]:
     equal = [arm for arm in others if abs(arm.flops / base.flops - 1) <= _EQUAL]
     return [f"At the same FLOPs as {base.label}, {arm.label} has {_beside(arm, base)}." for arm in equal]
+
+
+def _against_control(name: str, found: Sequence[float], arms: Sequence[Arm]) -> str:
+    """Say which arms gained anything by being trained at all: without that, their order says little."""
+    control = f"{statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f}, n = {len(found)})"
+    groups = {
+        "above all of that": [arm for arm in arms if min(arm.scores) > max(found)],
+        "above by the median only": [
+            arm for arm in arms if arm.median > statistics.median(found) and min(arm.scores) <= max(found)
+        ],
+        "no better, so that pre-training shows nothing here": [
+            arm for arm in arms if arm.median <= statistics.median(found)
+        ],
+    }
+    words = [f"{what}: {', '.join(arm.label for arm in group)}" for what, group in groups.items() if group]
+    return f"Never trained, {name} has {control}; {'; '.join(words)}."
 
 
 def _beside(arm: Arm, base: Arm) -> str:
