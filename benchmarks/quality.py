@@ -99,12 +99,14 @@ class Job:
 
 
 def wanted_runs(only: Sequence[str] | None) -> list[tuple[Arm, int]]:
-    """Return arms with their seeds: all, or those that are named, as an arm or as a run."""
+    """Return arms with their seeds: all, or those that are named, as an arm or as a run, in the order of the names."""
     runs = [(arm, seed) for arm in ARMS for seed in range(arm.seeds)]
     known = {name for arm, seed in runs for name in (arm.name, f"{arm.name}-{seed}")}
     if unknown := sorted(set(only or ()) - known):
         raise SystemExit(f"no such arm or run: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-    return [(arm, seed) for arm, seed in runs if only is None or {arm.name, f"{arm.name}-{seed}"} & set(only)]
+    if only is None:
+        return runs
+    return [run for word in only for run in runs if word in (run[0].name, f"{run[0].name}-{run[1]}")]
 
 
 def jobs_of(study: Study, arm: Arm, seed: int) -> list[Job]:
@@ -310,7 +312,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("study"), help="where runs and scores are kept")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time; they share the cores")
     parser.add_argument(
-        "--only", nargs="+", help="arms (late-40) or runs (late-40-1) to work on, by default all, in their order"
+        "--only", nargs="+", help="arms (late-40) or runs (late-40-1) to work on, in this order; by default all"
     )
     parser.add_argument("--stop-after", help="save and stop after this much time (90m, 2h)")
     parser.add_argument("--summarise", action="store_true", help="only make the tables from the records")

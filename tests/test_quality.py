@@ -223,12 +223,12 @@ def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_p
     assert (tmp_path / "records" / "some-0.json").read_text() == kept
 
 
-def test_runs_are_chosen_by_the_name_of_their_arm_or_their_own():
+def test_runs_are_chosen_by_the_name_of_their_arm_or_their_own_and_in_that_order():
     def names(*only: str) -> list[str]:
         return [f"{arm.name}-{seed}" for arm, seed in quality.wanted_runs(only)]
 
     assert names(BASELINE) == [f"{BASELINE}-0", f"{BASELINE}-1"]
-    assert names(f"{CHEAPER}-1", BASELINE) == [f"{BASELINE}-0", f"{BASELINE}-1", f"{CHEAPER}-1"]
+    assert names(f"{CHEAPER}-1", BASELINE) == [f"{CHEAPER}-1", f"{BASELINE}-0", f"{BASELINE}-1"]
     assert len(quality.wanted_runs(None)) == sum(arm.seeds for arm in ARMS)
     with pytest.raises(SystemExit, match="no such arm or run: nothing"):
         names("nothing")
