@@ -100,13 +100,14 @@ class Job:
 
 def wanted_runs(only: Sequence[str] | None) -> list[tuple[Arm, int]]:
     """Return arms with their seeds: all, or those that are named, as an arm or as a run, in the order of the names."""
-    runs = [(arm, seed) for arm in ARMS for seed in range(arm.seeds)]
-    known = {name for arm, seed in runs for name in (arm.name, f"{arm.name}-{seed}")}
+    runs = {f"{arm.name}-{seed}": (arm, seed) for arm in ARMS for seed in range(arm.seeds)}
+    known = {*runs, *(arm.name for arm in ARMS)}
     if unknown := sorted(set(only or ()) - known):
         raise SystemExit(f"no such arm or run: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     if only is None:
-        return runs
-    return [run for word in only for run in runs if word in (run[0].name, f"{run[0].name}-{run[1]}")]
+        return list(runs.values())
+    chosen = dict.fromkeys(name for word in only for name, (arm, _) in runs.items() if word in (name, arm.name))
+    return [runs[name] for name in chosen]
 
 
 def jobs_of(study: Study, arm: Arm, seed: int) -> list[Job]:

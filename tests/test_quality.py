@@ -229,6 +229,7 @@ def test_runs_are_chosen_by_the_name_of_their_arm_or_their_own_and_in_that_order
 
     assert names(BASELINE) == [f"{BASELINE}-0", f"{BASELINE}-1"]
     assert names(f"{CHEAPER}-1", BASELINE) == [f"{CHEAPER}-1", f"{BASELINE}-0", f"{BASELINE}-1"]
+    assert names(f"{BASELINE}-1", BASELINE) == [f"{BASELINE}-1", f"{BASELINE}-0"]  # each once
     assert len(quality.wanted_runs(None)) == sum(arm.seeds for arm in ARMS)
     with pytest.raises(SystemExit, match="no such arm or run: nothing"):
         names("nothing")
