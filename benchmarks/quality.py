@@ -26,14 +26,19 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as a script
 
+import torch
 from benchmarks.quality_arms import ARMS, FINETUNING, RECIPE, ROWS, UNIT, VOCABULARY, Arm
-from benchmarks.quality_summary import RECORDS, Found, blocks, draw, read_records, summary, write_documents
+from benchmarks.quality_summary import RECORDS, VALIDATION, Found, blocks, draw, read_records, summary, write_documents
+from torch.utils.data import DataLoader
 
 from latemask.durations import deadline
 from latemask.evaluation.results import Results
 from latemask.files import write_json_atomically
+from latemask.model import load_model
 from latemask.recipe import flat, load_recipe
 from latemask.run_folder import RunFolder
+from latemask.text import Mixture
+from latemask.training.job import plan_job
 
 _POLL = 2.0
 _CURVE_POINTS = 40
@@ -239,14 +244,26 @@ def write_record(study: Study, arm: Arm, seed: int) -> None:
         "arm": asdict(arm),
         "seed": seed,
         "commit": ", ".join(study.commits(name)),
-        **(_pretraining(study.run(name)) if arm.share else _no_pretraining()),
+        **(_pretraining(study, study.run(name)) if arm.share else _no_pretraining()),
         **_scores(study, name, arm),
     }
     study.records.mkdir(parents=True, exist_ok=True)
     write_json_atomically(study.record(name), kept)
 
 
-def _pretraining(run: RunFolder) -> dict[str, Any]:
+def validation_loss(study: Study, run: RunFolder) -> float:
+    """Return the loss of the model at the end of a run, as runs are validated now: 15 % masked."""
+    job = plan_job(load_recipe(run.recipe_file), Mixture.open(study.data, verify=False))
+    samples, model = job.validation_samples(), load_model(run.model)
+    if samples is None:
+        raise SystemExit(f"{study.data} holds nothing to validate on")
+    batches = DataLoader(samples, job.recipe.train.batch_size, collate_fn=job.validation_collator())
+    with torch.inference_mode():
+        sums = [(len(batch["labels"]), float(model(**batch).loss)) for batch in batches]
+    return sum(rows * loss for rows, loss in sums) / len(samples)
+
+
+def _pretraining(study: Study, run: RunFolder) -> dict[str, Any]:
     rows, record = run.metrics(), run.record
     validated = [row for row in rows if "eval_loss" in row]
     trained = [row for row in rows if "loss" in row]
@@ -259,6 +276,7 @@ def _pretraining(run: RunFolder) -> dict[str, Any]:
         "seconds": rows[-1]["seconds"],
         "precision": record.get("precision", ["fp32"]),
         "versions": record["versions"],
+        VALIDATION: round(validation_loss(study, run), 4),
         "validation": [[row["step"], round(row["eval_loss"], 4)] for row in _thinned(validated)],
         "training": [[row["step"], round(row["loss"], 4)] for row in _thinned(trained)],
     }

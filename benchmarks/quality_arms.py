@@ -66,12 +66,6 @@ FIRST = [
     Arm("first-early-15", {**EARLY, **CHOSEN}),
     Arm("first-late-40", {**LATE, **CHOSEN}, share=_CHEAPER),
 ]
-# Where and how the [MASK]s join: masks and precision as in the tuning, so that validation losses can be compared.
-_ALIKE = {**LATE, **CHOSEN, "train.precision": "fp32"}
-KINDS = [
-    Arm(f"kind-{kind}-{layers}", {**_ALIKE, "join.kind": kind, "join.layers": layers}, share=_TUNING, tasks=())
-    for kind, layers in (("inside", 1), ("inside", 4), ("self", 1), ("self", 2), ("cross", 1), ("cross-only", 1))
-]
 # The control: what the tasks' own rows teach an encoder that was never trained. Its first weights are drawn by the seed
 # of the fine-tuning.
 CONTROL = Arm("untrained", {}, share=0.0)
@@ -83,6 +77,12 @@ def _judged(name: str, keys: dict[str, Any], share: float = 1.0, seeds: int = 1)
     return Arm(name, {**keys, **LONGER}, share=share * C / UNIT, seeds=seeds, learning_rate=LEARNING_RATE)
 
 
+# Where and how the [MASK]s join, judged by validation loss.
+_JOINS = (("inside", 2), ("inside", 1), ("inside", 4), ("self", 1), ("self", 2), ("cross", 1), ("cross-only", 1))
+KINDS = [
+    Arm(f"kind-{kind}-{layers}", {**LATE, **LONGER, "join.kind": kind, "join.layers": layers}, _TUNING, tasks=())
+    for kind, layers in _JOINS
+]
 MAIN = [
     _judged("early-15", EARLY, seeds=2),
     _judged("late-40", LATE, share=_CHEAPER, seeds=2),

@@ -44,6 +44,7 @@ from latemask.sweeping import nested
 
 RECORDS = Path(__file__).parent / "quality"
 DOCUMENTS = [Path(__file__).parent.parent / name for name in ("README.md", "docs/results.md")]
+VALIDATION = "validation_loss"
 _BLOCK = re.compile(r"(<!-- study: (?!end)([\w-]+) -->\n).*?(<!-- study: end -->)", flags=re.DOTALL)
 
 
@@ -71,8 +72,9 @@ class Found:
 
     @property
     def loss(self) -> float | None:
-        """The last validation loss, median over seeds; None if it was never trained."""
-        return statistics.median(record["validation"][-1][1] for record in self.records) if self.flops else None
+        """The validation loss at the end, with 15 % masked, median over seeds; None where nobody measured it."""
+        losses = [record.get(VALIDATION) for record in self.records]
+        return None if None in losses else statistics.median(losses)
 
 
 def read_records(folder: Path = RECORDS) -> dict[str, Found]:
@@ -142,8 +144,8 @@ def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
 def _as_run(record: dict[str, Any]) -> Run:
     name = f"{record['arm']['name']}-{record['seed']}"
     recipe = load_recipe(RECIPE, nested(record["recipe"]))
-    rows = [{"step": record["steps"], "seconds": record["seconds"]}]
-    return Run(name, RunFolder(Path(name)), recipe, {"status": "finished"}, rows)
+    end = {"step": record["steps"], "seconds": record["seconds"], "eval_loss": record.get(VALIDATION)}
+    return Run(name, RunFolder(Path(name)), recipe, {"status": "finished"}, [end])
 
 
 def draw(found: dict[str, Found], folder: Path) -> None:
@@ -186,45 +188,47 @@ def _headline(shown: dict[str, Found]) -> str:
         [
             f"{one.arm.keys['objective']}, {one.arm.keys['mask.rate']:.0%} masked" if one.flops else "never trained",
             f"{one.flops / C:.2f}",
+            _loss(one),
             _spread(one.means),
             f"{statistics.median(one.means) - statistics.median(base.means):+.1f}" if base else "–",
             str(len(one.records)) if one.flops else "–",
         ]
         for one in shown.values()
     ]
-    return _table(["", "FLOPs", f"mean of {len(TASKS)} tasks", "difference", "pre-training seeds"], rows)
+    header = ["", "FLOPs", "validation loss", f"mean of {len(TASKS)} tasks", "difference", "pre-training seeds"]
+    return _table(header, rows)
 
 
 def _scores(shown: dict[str, Found]) -> str:
     rows = [
-        [f"`{name}`", f"{one.flops / C:.2f}", str(len(one.records)), _spread(one.means)]
+        [f"`{name}`", f"{one.flops / C:.2f}", str(len(one.records)), _loss(one), _spread(one.means)]
         + [_spread(one.of_task(task)) for task in TASKS]
         for name, one in shown.items()
     ]
-    return _table(["arm", "FLOPs / C", "seeds", "mean", *(GLUE[task].folder for task in TASKS)], rows)
+    return _table(
+        ["arm", "FLOPs / C", "seeds", "validation loss", "mean", *(GLUE[task].folder for task in TASKS)], rows
+    )
 
 
 def _tuning(found: dict[str, Found]) -> str:
     losses: dict[tuple[float, int], dict[str, str]] = {}
     for arm in TUNING:
         setting = (arm.keys["train.learning_rate"], arm.keys["train.batch_size"])
-        losses.setdefault(setting, {})[arm.keys["objective"]] = _loss(found.get(arm.name))
+        losses.setdefault(setting, {})[arm.keys["objective"]] = _own_loss(found.get(arm.name))
     rows = [[f"{rate:g}", str(batch), of["early"], of["late"]] for (rate, batch), of in losses.items()]
     return _table(["learning rate", "batch", "early 15 %", "late 40 %"], rows)
 
 
 def _kinds(found: dict[str, Found]) -> str:
-    tuned = next(arm for arm in TUNING if arm.keys["objective"] == "late")  # of the chosen settings, `inside` 2
-    arms = [("inside", 2, tuned), *((arm.keys["join.kind"], arm.keys["join.layers"], arm) for arm in KINDS)]
     rows = [
-        [f"`{kind}`", str(layers), _steps(found.get(arm.name)), _loss(found.get(arm.name))]
-        for kind, layers, arm in arms
+        [f"`{arm.keys['join.kind']}`", str(arm.keys["join.layers"]), _steps(one), _loss(one)]
+        for arm, one in ((arm, found.get(arm.name)) for arm in KINDS)
     ]
-    return _table(["kind", "layers", "steps", "last validation loss"], rows)
+    return _table(["kind", "layers", "steps", "validation loss"], rows)
 
 
 def _runs(found: dict[str, Found]) -> str:
-    names = ["run", "commit", "steps", "M tokens", "FLOPs", "in", "hours", "last validation loss", "fine-tuning hours"]
+    names = ["run", "commit", "steps", "M tokens", "FLOPs", "in", "hours", "validation loss", "fine-tuning hours"]
     return _table(names, (_run_row(name, record) for name, one in found.items() for record in one.records))
 
 
@@ -238,13 +242,18 @@ def _run_row(name: str, record: dict[str, Any]) -> list[str]:
         f"{record['flops']:.3g}",
         ", ".join(record.get("precision", ["fp32"])),  # before there was a choice
         f"{record['seconds'] / 3600:.2f}",
-        f"{record['validation'][-1][1]:.3f}" if record["validation"] else "–",
+        f"{record[VALIDATION]:.3f}" if VALIDATION in record else "–",
         "–" if finetuning is None else f"{finetuning / 3600:.2f}",
     ]
 
 
 def _loss(one: Found | None) -> str:
     return f"{one.loss:.3f}" if one and one.loss is not None else "–"
+
+
+def _own_loss(one: Found | None) -> str:
+    """The last loss of a run's own validation: of those before all were validated alike, with their own masks."""
+    return f"{one.records[0]['validation'][-1][1]:.3f}" if one else "–"
 
 
 def _steps(one: Found | None) -> str:

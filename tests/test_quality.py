@@ -9,11 +9,13 @@ from benchmarks import quality, quality_summary
 from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, HIDDEN, MAIN, TASKS, Arm
 from benchmarks.quality_summary import DOCUMENTS, blocks, read_records, summary, up_to_date
 
+from latemask import pretrain
 from latemask.budget import planned_steps, sequence_flops, spent
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Cell, Results
-from latemask.recipe import flat, load_recipe, spelled_out
+from latemask.recipe import BudgetRecipe, flat, load_recipe, spelled_out
 from latemask.sweeping import nested
+from tests.conftest import tiny_recipe
 
 
 def record(arm: Arm, seed: int, scores: list[float]) -> dict:
@@ -29,7 +31,8 @@ def record(arm: Arm, seed: int, scores: list[float]) -> dict:
         "tokens": 1000,
         "flops": spent(recipe, steps, steps),
         "seconds": 3600,
-        "validation": [[10, 5.0]],
+        "validation_loss": 5.0,
+        "validation": [[10, 6.0]],
         "scores": dict.fromkeys(arm.tasks, scores),
     }
 
@@ -57,8 +60,8 @@ def test_the_summary_is_made_from_the_records_alone(records, tmp_path):
     assert found["tasks"] == list(TASKS)
     assert found["pretraining_seeds"] == 2
     made = blocks(read_records(tmp_path))
-    assert "| `early-15` | 1.00 | 2 | 55.0 (50.0–60.0) |" in made["scores"]
-    assert "| late, 40% masked | 0.72 | 57.5 (55.0–60.0) | +2.5 | 2 |" in made["headline"]
+    assert "| `early-15` | 1.00 | 2 | 5.000 | 55.0 (50.0–60.0) |" in made["scores"]
+    assert "| late, 40% masked | 0.72 | 5.000 | 57.5 (55.0–60.0) | +2.5 | 2 |" in made["headline"]
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -80,6 +83,7 @@ def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path):
     said = blocks(found)["verdict"]
     assert "late-40 reaches the median of early-15 (52.0; 50.0 to 54.0, n = 3 from 1 pre-training run)" in said
     assert "the ranges do not overlap" in said
+    assert "late-40 reaches the last validation loss of early-15 (5.000) at 72% of its FLOPs" in said
     quality_summary.draw(found, tmp_path / "figures")
     assert "late-40" in (tmp_path / "figures" / "scores.svg").read_text()
     for name in ("scores", "tasks"):
@@ -103,9 +107,11 @@ def test_the_control_is_finetuned_like_the_others_and_shown_beside_them(records,
     records(CHEAPER, 0, [0.55, 0.56, 0.57])
     found = read_records(tmp_path)
     made = blocks(found)
-    assert "| never trained | 0.00 | 41.0 (40.0–42.0) | -11.0 | – |" in made["headline"]
-    assert "| `untrained` | 0.00 | 1 | 41.0 (40.0–42.0) |" in made["scores"]
-    assert CONTROL.name not in made["verdict"]  # it has no FLOPs to be a share of
+    assert "| never trained | 0.00 | – | 41.0 (40.0–42.0) | -11.0 | – |" in made["headline"]
+    assert "| `untrained` | 0.00 | 1 | – | 41.0 (40.0–42.0) |" in made["scores"]
+    assert (
+        "Never trained, random:mini-base has 41.0 (40.0 to 42.0, n = 3); above all of that: early-15" in made["verdict"]
+    )
     assert summary(found)["arms"][CONTROL.name]["validation_loss"] is None
 
 
@@ -207,6 +213,7 @@ def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_p
     run.metrics_file.write_text('{"step": 5, "eval_loss": 5.0, "seconds": 9.0}\n')
     quality.write_record(study, arm, 0)
     assert not (tmp_path / "records" / "some-0.json").exists()  # it is not finished
+    monkeypatch.setattr(quality, "validation_loss", lambda study, run: 4.5)
     run.update(
         status="finished", data={"fingerprint": {}}, steps=5, tokens=50, flops=500.0, precision=["bf16"], versions={}
     )
@@ -217,10 +224,19 @@ def test_a_record_is_written_once_and_names_every_commit_that_worked_on_it(tmp_p
     quality.write_record(study, arm, 0)
     kept = (tmp_path / "records" / "some-0.json").read_text()
     assert json.loads(kept)["commit"] == "aaaaaaa, bbbbbbb"
+    assert json.loads(kept)["validation_loss"] == 4.5
     assert json.loads(kept)["scores"] == {"sst2": [0.7, 0.8, 0.9], "rte": [0.5, 0.6, 0.4]}
     run.update(steps=6)
     quality.write_record(study, arm, 0)
     assert (tmp_path / "records" / "some-0.json").read_text() == kept
+
+
+def test_the_validation_loss_of_a_record_is_that_of_the_run(data, tmp_path):
+    study = quality.Study(tmp_path, tmp_path)
+    study.data.symlink_to(data.folder)
+    recipe = tiny_recipe(budget=BudgetRecipe(steps=2))
+    run = pretrain(recipe, data=data.folder, out=tmp_path / "run")
+    assert quality.validation_loss(study, run) == pytest.approx(run.metrics()[-1]["eval_loss"], rel=1e-3)
 
 
 def test_runs_are_chosen_by_the_name_of_their_arm_or_their_own_and_in_that_order():

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from latemask import precision
 from latemask.budget import memory
 from latemask.budget.memory import HEAD_ROWS, kept_numbers, step_memory
 from latemask.model import complete_recipe
 from latemask.model.head import CHUNK_ROWS
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe
-from latemask.training import precision
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, make_model, tiny_recipe
 
 MASKS = [MaskRecipe(rate=0.5), MaskRecipe(rate=0.3, random=0.1, keep=0.1, drop=0.25)]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_it_says_so_when_late_does_not_reach_early(judged):
 
 def test_it_says_who_is_better_than_an_encoder_that_was_never_trained(judged):
     said = judged([0.80, 0.82], [0.75, 0.79], [0.70, 0.71], control=[0.70, 0.72, 0.76])
-    assert said[-1] == (
+    assert said[3] == (
         "Never trained, random:<tiny> has 72.0 (70.0 to 76.0, n = 3); above all of that: late 40% inside 2; "
         "above by the median only: early 40%; no better, so that pre-training shows nothing here: early 15%."
     )
@@ -57,17 +58,56 @@ def test_it_says_who_is_better_than_an_encoder_that_was_never_trained(judged):
 
 def test_runs_without_scores_are_not_judged(judged):
     said = judged([0.75], None, [0.70])
-    assert said[-1] == "Without scores, and not judged: early 40%."
+    assert "Without scores, and not judged: early 40%." in said
 
 
-def test_without_scores_only_losses_of_the_same_task_are_compared(runs):
+def test_without_scores_only_losses_are_compared(runs):
     read = [read_run(run) for run in runs.all]
     nothing = Scores([], {run.name: {} for run in read}, [])
     said = verdict(arms_of(read, nothing), nothing)
     assert said[0].startswith("No downstream scores")
-    assert "validation loss" in said[1]
-    assert "early 40%" in said[1]
-    assert any("of early 15%" in line and "are not comparable" in line for line in said)
+    assert len(said) == 3
+    for line, base in zip(said[1:], (runs.early, runs.fifteen), strict=True):
+        assert line.startswith("late 40% inside 2 ")
+        assert f"{read_run(runs.late).last_validation:.3f}" in line
+        assert f"{read_run(base).last_validation:.3f}" in line
+        assert line.endswith("(one run each).")
+
+
+def with_losses(run, losses):
+    """Return a run as if these had been its validation losses."""
+    steps = [2, 4, 6]
+    rows = [{"step": step, "eval_loss": loss, "seconds": 1.0} for step, loss in zip(steps, losses, strict=True)]
+    return replace(run, rows=rows)
+
+
+def test_it_says_at_what_share_of_the_flops_the_loss_of_early_is_reached(runs):
+    read = [with_losses(read_run(runs.late), [9, 7, 6]), with_losses(read_run(runs.early), [9, 8, 7])]
+    nothing = Scores([], {run.name: {} for run in read}, [])
+    share = 4 / 6 * read[0].flops / read[1].flops
+    assert verdict(arms_of(read, nothing), nothing)[1] == (
+        f"late 40% inside 2 reaches the last validation loss of early 40% (7.000) at {share:.0%} of its FLOPs, "
+        f"and ends at 6.000 with {flops_ratio(runs, runs.early)} (one run each)."
+    )
+
+
+def test_it_says_so_when_the_loss_of_early_is_not_reached(runs):
+    read = [with_losses(read_run(runs.late), [9, 8, 8]), with_losses(read_run(runs.early), [9, 8, 7])]
+    nothing = Scores([], {run.name: {} for run in read}, [])
+    assert verdict(arms_of(read, nothing), nothing)[1] == (
+        f"late 40% inside 2 ends at a validation loss of 8.000 with {flops_ratio(runs, runs.early)} of the FLOPs of "
+        "early 40%, which ends at 7.000 (one run each)."
+    )
+
+
+def test_losses_on_other_rows_are_not_compared(runs):
+    early = read_run(runs.early)
+    longer = replace(early.recipe, train=replace(early.recipe.train, eval_rows=9))
+    read = [read_run(runs.late), replace(early, recipe=longer)]
+    nothing = Scores([], {run.name: {} for run in read}, [])
+    said = verdict(arms_of(read, nothing), nothing)
+    assert any(line.startswith("The losses of early 40% and of late 40% inside 2 are not comparable") for line in said)
+    assert not any("validation loss" in line for line in said)
 
 
 def test_one_finished_run_is_nothing_to_compare(runs):

@@ -23,13 +23,15 @@ from latemask import UserError, load_recipe, prepare, pretrain
 from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.errors import Interrupted
-from latemask.model import build
+from latemask.model import build, load_model
 from latemask.model.base import EncoderForPreTraining
 from latemask.recipe import BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
 from latemask.run_folder import RunFolder
+from latemask.text import Mixture
 from latemask.training import running
 from latemask.training.callbacks import StopOnRequest
 from latemask.training.checkpoints import checkpoint_to_resume, refuse_another_model
+from latemask.training.job import plan_job
 from tests.conftest import KINDS, joining, tiny_recipe
 
 
@@ -125,6 +127,35 @@ def test_the_validation_loss_falls_clearly_in_a_short_run(data, tmp_path, object
     assert len(measured) == 3
     assert measured[0] > measured[1] > measured[2]
     assert measured[2] < 6.3 < 6.9 < losses(run)[0]  # ln 1000 = 6.9
+
+
+def validation_batch(recipe, data):
+    """Return all that a run is validated on, as one batch."""
+    job = plan_job(recipe, Mixture.open(data.folder))
+    samples = job.validation_samples()
+    return job.validation_collator()([samples[number] for number in range(len(samples))])
+
+
+def test_every_run_is_validated_with_the_same_fifteen_per_cent_hidden(data):
+    late = recipe_of(4)
+    others = [
+        replace(late, seed=1),
+        replace(late, objective="early", mask=MaskRecipe(rate=0.15, random=0.1, keep=0.1)),
+        replace(late, mask=MaskRecipe(rate=0.5, rate_end=0.2)),
+        replace(late, mask=MaskRecipe(rate=0.3, drop=0.3)),
+    ]
+    expected = validation_batch(late, data)
+    assert expected["labels"].shape[1] == round(0.15 * late.length)
+    assert expected["visible_ids"].shape[1] == late.length - round(0.15 * late.length)
+    for recipe in others:
+        assert torch.equal(validation_batch(recipe, data)["labels"], expected["labels"])
+
+
+def test_the_validation_loss_is_that_of_the_model_that_was_saved(data, tmp_path):
+    run = pretrain(recipe_of(2, precision="fp32"), data=data.folder, out=tmp_path / "run")
+    with torch.inference_mode():
+        loss = load_model(run.model)(**validation_batch(load_recipe(run.recipe_file), data)).loss
+    assert run.metrics()[-1]["eval_loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_a_run_validates_as_often_as_its_plan_says(data, tmp_path):
@@ -442,7 +473,7 @@ def test_a_mixture_resumes_with_the_command_it_prints_and_not_with_other_weights
 
 
 @pytest.mark.parametrize("objective", ["late", "early"])
-def test_a_mask_rate_that_falls_resumes_to_the_same_bits_and_is_validated_where_it_ends(
+def test_a_mask_rate_that_falls_resumes_to_the_same_bits_and_is_validated_like_any_other(
     data, tmp_path, interrupt, monkeypatch, objective
 ):
     recipe = replace(recipe_of(6, eval_every=2), objective=objective, mask=MaskRecipe(rate=0.5, rate_end=0.1))
@@ -464,7 +495,7 @@ def test_a_mask_rate_that_falls_resumes_to_the_same_bits_and_is_validated_where_
     assert losses(straight) == losses(stopped)
     trained = {count for training, count in seen if training}
     assert trained == {round(32 * (0.5 - 0.4 * (step + 0.5) / 6)) for step in range(6)}
-    assert {count for training, count in seen if not training} == {round(32 * 0.1)}
+    assert {count for training, count in seen if not training} == {round(32 * 0.15)}
     spending = [row["flops"] for row in straight.metrics() if "loss" in row]
     assert all(one < other for one, other in pairwise(spending))
     assert straight.record["flops"] == spending[-1]

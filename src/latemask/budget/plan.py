@@ -49,7 +49,7 @@ class Cost:
             ),
             rows=rows,
             training=steps * train.batch_size * sequence.training,
-            validation=validations(recipe, steps) * validation_rows * sequence_flops(recipe.at(1)).forward,
+            validation=validations(recipe, steps) * validation_rows * sequence_flops(recipe.as_validated).forward,
         )
 
 
@@ -184,7 +184,7 @@ def steps_for_flops(recipe: Recipe, flops: float, what: str, validation_rows: in
     """Return the most steps whose cost, validations included, stays within a budget; `what` names it in errors."""
     sequence, train = sequence_flops(recipe), recipe.train
     rows = train.eval_rows if validation_rows is None else validation_rows
-    a_step, a_validation = train.batch_size * sequence.training, rows * sequence_flops(recipe.at(1)).forward
+    a_step, a_validation = train.batch_size * sequence.training, rows * sequence_flops(recipe.as_validated).forward
 
     def cost(steps: int) -> float:
         return steps * a_step + validations(recipe, steps) * a_validation

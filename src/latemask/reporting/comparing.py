@@ -21,8 +21,8 @@ from latemask.reporting.verdict import Arm, arms_of, verdict
 
 PAGE = "report.html"
 _LOSSES_NOTE = (
-    "A loss measures how hard its task is, too: with more of the text hidden it is higher. "
-    "Only runs that hide the same share can be compared by it."
+    "Training losses (lines) are higher where more of the text is hidden. Validation (marks) hides the same 15 % "
+    "of the same rows from every run, so these can be compared."
 )
 
 
@@ -119,7 +119,7 @@ def _time(seconds: float) -> str:
 def _sections(runs: Sequence[Run], arms: Sequence[Arm], results: Scores) -> list[Section]:
     parts = ", ".join(f"{contest.label} ({contest.part})" for contest in results.contests if contest.part)
     note = f"On a part of the task's data, so not GLUE scores: {parts}." if parts else ""
-    losses = _LOSSES_NOTE if len({run.validated_on for run in runs}) > 1 else ""
+    losses = _LOSSES_NOTE if len({run.recipe.mask for run in runs}) > 1 else ""
     return [
         Section("scores", "Downstream", note, scores(arms, results), _score_tables(arms, results)),
         Section("losses", "Loss", losses, curves(runs)),

@@ -160,7 +160,7 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
         axis.set_xlim(left=0)
         _legend(drawing, axis, len(runs))
         pyplot.close(drawing)
-    caption = f"Loss against {label}. Lines: training. Marks: validation."
+    caption = f"Loss against {label}. Lines: training, with the masks of each run. Marks: validation, 15 % masked."
     return Figure(f"loss-{against}", f"Loss against {against}", caption, drawing)
 
 

@@ -12,7 +12,7 @@ from latemask.budget.flops import mlm_baseline
 from latemask.console import printable
 from latemask.errors import UserError
 from latemask.files import json_digest
-from latemask.recipe import BudgetRecipe, MaskCounts, Recipe, flat, load_recipe, spelled_out
+from latemask.recipe import BudgetRecipe, Recipe, flat, load_recipe, spelled_out
 from latemask.run_folder import RunFolder
 
 _TOKENIZER = "tokenizer.json"
@@ -90,9 +90,9 @@ class Run:
         return [row for row in self.rows if _is_finite(row.get(key))]
 
     @property
-    def validated_on(self) -> MaskCounts:
-        """How many positions of a row are what when it is validated."""
-        return self.recipe.at(1).counts
+    def validated_on(self) -> tuple[int, int, str]:
+        """What tells its validation from others: on the same rows, the same positions are hidden."""
+        return self.recipe.length, self.recipe.train.eval_rows, data_of(self)
 
     @property
     def last_validation(self) -> float | None:

@@ -73,14 +73,17 @@ def baselines_of(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def verdict(arms: Sequence[Arm], scores: Scores) -> list[str]:
-    """Return the verdict, a sentence or two for each baseline."""
+    """Return the verdict: by downstream scores, then by validation losses, a sentence or two for each baseline."""
     if len(arms) < 2:
         return ["Fewer than two finished runs that differ: there is nothing to compare yet."]
     bases = baselines_of(arms)
+    return [*_by_scores(arms, bases, scores), *_by_loss(arms, bases)]
+
+
+def _by_scores(arms: Sequence[Arm], bases: Sequence[Arm], scores: Scores) -> list[str]:
     scored = [arm for arm in arms if arm.scores]
     if len(scored) < 2 or not any(base.scores for base in bases):
-        missing = "No downstream scores of two different runs on the same tasks: only losses can be compared."
-        return [missing, *_by_loss(arms, bases)]
+        return ["No downstream scores of two different runs on the same tasks: only losses can be compared."]
     tasks = f"{len(scores.shared)} {_plural('task', len(scores.shared))} ({', '.join(scores.shared)})"
     said = [f"Scores are means over {tasks}; medians over seeds, lowest to highest."]
     for base in (base for base in bases if base.scores):
@@ -138,44 +141,45 @@ def _beside(arm: Arm, base: Arm) -> str:
 def _by_loss(arms: Sequence[Arm], bases: Sequence[Arm]) -> list[str]:
     said = []
     for base in bases:
-        others = [arm for arm in arms if arm is not base]
-        like = [arm for arm in others if _same_test(arm.runs[0], base.runs[0])]
-        said += [_loss_against(arm, base) for arm in like if arm not in bases]
+        others = [arm for arm in arms if arm not in bases]
+        like = [arm for arm in others if _same_test(arm, base)]
+        said += [_loss_against(arm, base) for arm in like]
         if unlike := [arm.label for arm in others if arm not in like]:
             said.append(
-                f"The losses of {base.label} and of {', '.join(unlike)} are not comparable: another share of the "
-                "text is hidden, the data differ, or one has no loss."
+                f"The losses of {base.label} and of {', '.join(unlike)} are not comparable: the data, the length or "
+                "the number of rows differ, or one has no loss at its end."
             )
     return said
 
 
-def _same_test(one: Run, other: Run) -> bool:
-    """Whether two runs are validated on the same rows with the same positions hidden."""
-    return (
-        (one.validated_on, one.recipe.train.eval_rows) == (other.validated_on, other.recipe.train.eval_rows)
-        and data_of(one) == data_of(other)
-        and one.last_validation is not None
-        and other.last_validation is not None
-    )
+def _same_test(one: Arm, other: Arm) -> bool:
+    """Whether all runs of two arms were validated at their end, on the same rows."""
+    runs = [*one.runs, *other.runs]
+    return len({run.validated_on for run in runs}) == 1 and all(run.last_validation is not None for run in runs)
 
 
 def _loss_against(arm: Arm, base: Arm) -> str:
-    run, reference = arm.runs[0], base.runs[0]
-    mine, theirs = run.last_validation, reference.last_validation
-    assert mine is not None
-    assert theirs is not None
-    once = "one run each" if len(arm.runs) == len(base.runs) == 1 else "the first run of each"
-    reached = next((row for row in run.points("eval_loss") if row["eval_loss"] <= theirs), None)
-    if reached is None:
-        share = f"{run.flops / reference.flops:.0%} of its FLOPs"
-        return (
-            f"{arm.label} ends at a validation loss of {mine:.3f} with {share}, {base.label} at {theirs:.3f} ({once})."
-        )
-    flops = run.place(reached, "flops")
-    return (
-        f"{arm.label} is at or below the last validation loss of {base.label} ({theirs:.3f}) at "
-        f"{flops / reference.flops:.0%} of its FLOPs, and ends at {mine:.3f} ({once})."
-    )
+    mine, theirs = _last_loss(arm), _last_loss(base)
+    counts = {len(arm.runs), len(base.runs)}
+    of = "one run each" if counts == {1} else f"medians of {len(arm.runs)} and {len(base.runs)} runs"
+    whole = f"{arm.flops / base.flops:.0%}"
+    reached = [flops for run in arm.runs if (flops := _flops_at(run, theirs)) is not None]
+    if mine > theirs or len(reached) < len(arm.runs):
+        beside = f"with {whole} of the FLOPs of {base.label}, which ends at {theirs:.3f}"
+        return f"{arm.label} ends at a validation loss of {mine:.3f} {beside} ({of})."
+    share = f"{statistics.median(reached) / base.flops:.0%}"
+    there = f"reaches the last validation loss of {base.label} ({theirs:.3f}) at {share} of its FLOPs"
+    return f"{arm.label} {there}, and ends at {mine:.3f} with {whole} ({of})."
+
+
+def _last_loss(arm: Arm) -> float:
+    return statistics.median(run.last_validation for run in arm.runs if run.last_validation is not None)
+
+
+def _flops_at(run: Run, loss: float) -> float | None:
+    """Return the FLOPs at the first validation that is as good as a loss."""
+    reached = next((row for row in run.points("eval_loss") if row["eval_loss"] <= loss), None)
+    return None if reached is None else run.place(reached, "flops")
 
 
 def _plural(word: str, count: int) -> str:

@@ -103,7 +103,7 @@ class ProgressCallback(TrainerCallback):
     ) -> None:
         """Show the loss and the speed."""
         if "eval_loss" in logs:
-            say(f"step {state.global_step:,}/{state.max_steps:,}  validation loss {logs['eval_loss']:.3f}")
+            say(f"step {state.global_step:,}/{state.max_steps:,}  validation loss {logs['eval_loss']:.3f} (15% masked)")
         elif "loss" in logs:
             self._show(state, logs["loss"])
 

@@ -15,6 +15,8 @@ from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
 from latemask.training.arguments import check_training
 
+_SEED = 0  # of validations
+
 
 @dataclass(frozen=True)
 class Job:
@@ -38,10 +40,14 @@ class Job:
         """Return the FLOPs of the first steps."""
         return spent(self.recipe, self.steps, done)
 
-    def collator(self, validation: bool = False) -> Any:
-        """Return what draws masks and makes batches; one validates with the rate that the run ends with."""
-        counts = self.recipe.at(1).counts if validation else MaskSchedule(self.recipe, self.steps)
-        return COLLATORS[self.recipe.objective](counts, self.data.vocabulary, self.recipe.seed)
+    def collator(self) -> Any:
+        """Return what draws masks and makes batches."""
+        masks = MaskSchedule(self.recipe, self.steps)
+        return COLLATORS[self.recipe.objective](masks, self.data.vocabulary, self.recipe.seed)
+
+    def validation_collator(self) -> Any:
+        """Return what makes batches to validate on, with the same masks in every run on the same data."""
+        return COLLATORS[self.recipe.objective](self.recipe.as_validated.counts, self.data.vocabulary, _SEED)
 
     def train_samples(self, done: int, left_out: Sequence[int] = ()) -> SampleDataset:
         """Return the samples after the first `done` steps; some batches may be left out, the next then move up."""
@@ -58,12 +64,12 @@ class Job:
         )
 
     def validation_samples(self) -> SampleDataset | None:
-        """Return the samples to validate on, the same every time; None if there are none."""
+        """Return the samples to validate on, the same every time and in every run; None if there are none."""
         rows, weights = self.data.rows("validation", self.recipe.length)
         total = sum(weights)
         once = min((int(len(part) * total / weight) for part, weight in zip(rows, weights, strict=True)), default=0)
         count = min(max(once, 1), self.recipe.train.eval_rows) if rows else 0
-        return SampleDataset(rows, count, weights=weights, seed=self.recipe.seed, shuffle=False) if count else None
+        return SampleDataset(rows, count, weights=weights, seed=_SEED, shuffle=False) if count else None
 
 
 def plan_job(recipe: Recipe, data: Mixture) -> Job:

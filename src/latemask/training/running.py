@@ -180,7 +180,7 @@ def build_trainer(
         model=model,
         args=arguments,
         data_collator=job.collator(),
-        eval_collator=job.collator(validation=True),
+        eval_collator=job.validation_collator(),
         train_dataset=job.train_samples(done, left_out),
         eval_dataset=validation,
         callbacks=[
