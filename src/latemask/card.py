@@ -51,7 +51,7 @@ _TRAINING = """
 | steps | {steps:,} |
 | tokens of text seen | {seen:,} |
 | compute, forward and backward | {flops:.3g} FLOPs |
-| validation loss | {validation} |
+| validation loss, 15 % masked | {validation} |
 
 ```yaml
 {recipe}```
