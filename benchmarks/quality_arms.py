@@ -89,7 +89,7 @@ MAIN = [
     _judged("late-40-whole", LATE),
     _judged("early-40", {**EARLY, "mask.rate": 0.4}),
 ]
-# How much is hidden: losses say nothing here, so these are fine-tuned.
+# How much is hidden.
 HIDDEN = [
     _judged("late-30", {**LATE, "mask.rate": 0.3}, share=_CHEAPER),
     _judged("late-50", {**LATE, "mask.rate": 0.5}, share=_CHEAPER),

@@ -145,7 +145,8 @@ def _as_run(record: dict[str, Any]) -> Run:
     name = f"{record['arm']['name']}-{record['seed']}"
     recipe = load_recipe(RECIPE, nested(record["recipe"]))
     end = {"step": record["steps"], "seconds": record["seconds"], "eval_loss": record.get(VALIDATION)}
-    return Run(name, RunFolder(Path(name)), recipe, {"status": "finished"}, [end])
+    finished = {"status": "finished", "data": {"fingerprint": record.get("data")}}
+    return Run(name, RunFolder(Path(name)), recipe, finished, [end])
 
 
 def draw(found: dict[str, Found], folder: Path) -> None:

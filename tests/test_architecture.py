@@ -13,6 +13,7 @@ ROOT = Path(latemask.__file__).parent
 GROUND = {"errors", "files", "console", "durations", "processes", "sealed", "signals", "__init__"}
 MAY_IMPORT = {
     "recipe": set(),
+    "precision": {"recipe"},
     "text": set(),
     "masking": {"recipe", "text"},
     "model": {"recipe", "text"},
@@ -22,10 +23,10 @@ MAY_IMPORT = {
     "exporting": {"card", "model", "run_folder", "text"},
     "filling": {"model", "run_folder", "text"},
     "inspecting": {"masking", "recipe", "text"},
-    "training": {"budget", "exporting", "masking", "model", "recipe", "reporting", "run_folder", "text"},
+    "training": {"budget", "exporting", "masking", "model", "precision", "recipe", "reporting", "run_folder", "text"},
     "reporting": {"budget", "evaluation", "recipe", "run_folder"},
     "planning": {"budget", "model", "recipe", "text", "training"},
-    "evaluation": {"exporting", "model", "recipe", "run_folder", "text"},
+    "evaluation": {"exporting", "model", "precision", "recipe", "run_folder", "text"},
     "demonstrating": {"evaluation", "filling", "recipe", "reporting", "run_folder", "text", "training"},
     "sweeping": {"recipe", "reporting", "run_folder", "training"},
     "cli": {"recipe"},

@@ -7,10 +7,11 @@ import math
 import pytest
 
 from latemask import plan
-from latemask.budget import planned_steps
+from latemask.budget import planned_steps, sequence_flops
 from latemask.budget.weights import count_weights
 from latemask.cli import main
 from latemask.errors import UserError
+from latemask.model import complete_recipe
 from latemask.recipe import load_recipe, spelled_out
 from latemask.text import PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY
@@ -226,6 +227,8 @@ def test_validation_costs_what_the_data_has_to_validate_on(capsys, data):
     rows = len(data.rows("validation", load_recipe("small").length))
     has, asks_for_more = (planned(capsys, *words, str(n))["validation_flops"] for n in (rows, rows + 1000))
     assert has == asks_for_more > 0
+    as_validated = complete_recipe(load_recipe("small", {"mask": {"rate": 0.15}}), data.vocabulary)
+    assert has == pytest.approx(rows * sequence_flops(as_validated).forward)  # whatever the run's own rate
 
 
 def test_fp32_halves_nothing(capsys):

@@ -83,7 +83,9 @@ def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path):
     said = blocks(found)["verdict"]
     assert "late-40 reaches the median of early-15 (52.0; 50.0 to 54.0, n = 3 from 1 pre-training run)" in said
     assert "the ranges do not overlap" in said
-    assert "late-40 reaches the last validation loss of early-15 (5.000) at 72% of its FLOPs" in said
+    assert (
+        "late-40 reaches the last validation loss of early-15 (5.000): it ends at 5.000 with 72% of its FLOPs" in said
+    )
     quality_summary.draw(found, tmp_path / "figures")
     assert "late-40" in (tmp_path / "figures" / "scores.svg").read_text()
     for name in ("scores", "tasks"):

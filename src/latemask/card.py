@@ -81,7 +81,7 @@ def _training(run: RunFolder, source: Path) -> str:
     steps = json.loads(state.read_text("utf-8"))["global_step"] if state.is_file() else run.record["steps"]
     rows = run.metrics() if run.metrics_file.is_file() else []
     spent = next((row for row in reversed(rows) if row["step"] <= steps), {"step": 1, "tokens": 0, "flops": 0})
-    validated = [row for row in rows if "eval_loss" in row and row["step"] <= steps]
+    validated = [row for row in rows if "eval_masked" in row and row["step"] <= steps]
     return _TRAINING.format(
         documents=data["documents"],
         tokens=data["tokens"],

@@ -17,7 +17,7 @@ MOST_STEPS = 10**9
 _MOST = {"layers": 10_000, "width": 2**20, "heads": 2**20}
 _LONGEST_ROW = 2**24
 RECIPE_FOLDER = Path(__file__).parent / "recipes"
-VALIDATION_RATE = 0.15  # as BERT and RoBERTa are trained and validated
+MLM_RATE = 0.15  # of BERT and RoBERTa: what we are compared with, and how every run is validated
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -167,7 +167,7 @@ class Recipe:
     @property
     def as_validated(self) -> Recipe:
         """The recipe with the masks of a validation, the same for every run: so the losses of all can be compared."""
-        return replace(self, mask=MaskRecipe(rate=max(VALIDATION_RATE, 1 / self.length)))
+        return replace(self, mask=MaskRecipe(rate=MLM_RATE))
 
     @property
     def max_length(self) -> int:

@@ -9,12 +9,14 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
+    ModernBertForSequenceClassification,
     Trainer,
     TrainerControl,
     TrainingArguments,
     set_seed,
 )
 
+from latemask.errors import UserError
 from latemask.evaluation.cells import Judge, prepare_task, run_cell
 from latemask.evaluation.features import make_collator
 from latemask.evaluation.metrics import measured
@@ -50,9 +52,11 @@ def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, t
     assert cell.loss == plain
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["classification", "regression", "tagging"])
-def test_it_learns_what_can_be_learnt(encoder, kind):
-    prepared = prepare_task(encoder, make_task(kind, rows=48), Protocol(epochs=8, batch_size=8))
+def test_it_learns_what_can_be_learnt(encoder, kind, precision):
+    protocol = Protocol(epochs=8, batch_size=8, precision=precision)
+    prepared = prepare_task(encoder, make_task(kind, rows=48), protocol)
     cell, _ = run_cell(prepared, 5e-3, seed=0)
     assert cell.score > 0.9
     assert not cell.collapsed
@@ -117,6 +121,29 @@ def test_in_bf16_the_losses_are_about_the_same_and_the_record_says_so(encoder):
     assert mixed.loss != plain.loss
     np.testing.assert_allclose(np.array(mixed.loss, float), np.array(plain.loss, float), rtol=0.02)
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def test_in_bf16_training_is_mixed_and_scores_are_not(encoder, monkeypatch):
+    seen = set()
+    whole = ModernBertForSequenceClassification.forward
+
+    def watched(self, **inputs):
+        kernels = torch.backends.cuda.flash_sdp_enabled()
+        seen.add((self.training, torch.is_autocast_enabled("cpu"), kernels))
+        return whole(self, **inputs)
+
+    monkeypatch.setattr(ModernBertForSequenceClassification, "forward", watched)
+    run_cell(prepare_task(encoder, make_task(rows=24), replace(QUICK, precision="bf16")), 1e-3, seed=1)
+    assert seen == {(True, True, False), (False, False, True)}  # fused attention is slow in bf16
+
+
+def test_an_encoder_that_cannot_do_bf16_is_said(encoder, monkeypatch):
+    def fails(self, **inputs):
+        raise RuntimeError("value cannot be converted to type c10::BFloat16 without overflow")
+
+    monkeypatch.setattr(ModernBertForSequenceClassification, "forward", fails)
+    with pytest.raises(UserError, match="pass --precision fp32"):
+        run_cell(prepare_task(encoder, make_task(rows=24), replace(QUICK, precision="bf16")), 1e-3, seed=1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -39,6 +39,24 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert {"torch", "transformers", "scikit-learn", "scipy", "latemask"} < set(record["made_by"][0]["versions"])
 
 
+def test_cells_of_an_earlier_latemask_do_not_say_their_precision(tmp_path):
+    make_results(tmp_path / "r.json", cell(0.8, precision="bf16"))
+    record = json.loads((tmp_path / "r.json").read_text())
+    del record["cells"][0]["precision"], record["protocol"]["precision"]
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    assert Results.read(tmp_path / "r.json").cells[0].precision == "unknown"
+    assert Results.begin(tmp_path / "r.json", Protocol(epochs=2)).cells  # and they can be gone on with
+
+
+def test_different_precisions_are_noted(tmp_path):
+    same = make_results(tmp_path / "one.json", cell(0.8, precision="bf16"), cell(0.7, 1, precision="bf16"))
+    mixed = make_results(tmp_path / "two.json", cell(0.8, precision="bf16"), cell(0.7, 1, precision="fp32"))
+    said = "the runs were trained in different precisions: 1 in bf16, 1 in fp32 (results.csv says which)"
+    assert said in notes(mixed)
+    assert not any("precision" in note for note in notes(same))
+    assert [line.split(",")[-1] for line in as_csv(mixed).splitlines()] == ["precision", "bf16", "fp32"]
+
+
 def test_median_mean_spread_and_every_seed():
     summary = summarised([cell(0.7, 0), cell(0.9, 1), cell(0.74, 2)], constant=0.5)
     assert (summary.median, summary.lowest, summary.highest) == (0.74, 0.7, 0.9)
@@ -90,8 +108,8 @@ def test_the_majority_stands_beside_the_scores(tmp_path):
 
 def test_csv_has_a_line_for_every_cell(tmp_path):
     lines = as_csv(make_results(tmp_path / "r.json", cell(0.8, 1), cell(0.7, 0), part="a part")).splitlines()
-    assert lines[0] == "encoder,task,part,learning_rate,seed,score,accuracy,constant,epoch,collapsed"
-    assert lines[1:] == ["a,sst2,a part,0.0001,0,0.7,0.7,0.5,2,0", "a,sst2,a part,0.0001,1,0.8,0.8,0.5,2,0"]
+    assert lines[0] == "encoder,task,part,learning_rate,seed,score,accuracy,constant,epoch,collapsed,precision"
+    assert lines[1:] == [f"a,sst2,a part,0.0001,{row},0.5,2,0,unknown" for row in ("0,0.7,0.7", "1,0.8,0.8")]
 
 
 def test_the_order_of_running_does_not_show(tmp_path):

@@ -11,9 +11,10 @@ import yaml
 
 from latemask.budget import sequence_flops
 from latemask.errors import UserError
-from latemask.recipe import MaskRecipe
+from latemask.recipe import MaskRecipe, dump_recipe, load_recipe
 from latemask.reporting.comparing import _time
 from latemask.reporting.runs import common_ground, read_run, read_runs, recipe_differences, short_names
+from latemask.sweeping import nested
 from tests.reporting.conftest import STEPS
 
 
@@ -53,6 +54,23 @@ def test_methods_in_words(runs):
     assert replace(late, recipe=replace(late.recipe, mask=MaskRecipe(rate=0.3, drop=0.25))).method == (
         "late 30% drop 25% inside 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kept"), [({}, []), ({"mask.rate": 0.15, "mask.drop": 0.1}, []), ({"mask.rate": 0.15}, [2, 4, 6])]
+)
+def test_validations_of_an_earlier_latemask_count_only_if_they_had_the_same_masks(copied, recipe, kept):
+    lines = [json.loads(line) for line in (copied / "metrics.jsonl").read_text().splitlines()]
+    older = [{name: value for name, value in line.items() if name != "eval_masked"} for line in lines]
+    assert older != lines
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in older))
+    file = copied / "recipe.yaml"
+    file.write_text(dump_recipe(load_recipe(file, nested(recipe))))
+    run = read_run(copied)
+    assert [row["step"] for row in run.points("eval_loss")] == kept
+    left_out = "3 validations of an earlier latemask, with the run's own masks, were left out"
+    assert (left_out in run.problems) == (not kept)
+    assert len(run.points("loss")) == 6
 
 
 def test_a_finished_run_has_done_all_its_steps_whatever_was_logged(copied):

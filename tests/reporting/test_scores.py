@@ -89,11 +89,31 @@ def test_a_never_trained_control_stands_beside_the_runs(runs, three, tmp_path):
     assert found.control_averages == {CONTROL: pytest.approx([60, 70])}
 
 
+def test_two_controls_of_one_name_are_not_mixed(runs, three, tmp_path):
+    paths = [
+        write_results(tmp_path / f"{task}.json", {runs.late: {task: [0.8]}, CONTROL: {task: [0.5]}})
+        for task in ("sst2", "mrpc")
+    ]
+    record = json.loads(paths[1].read_text())
+    record["encoders"][CONTROL]["identity"] = "another shape"
+    paths[1].write_text(json.dumps(record))
+    found = read_scores(paths, three)
+    assert found.controls == {CONTROL: {"sst2": [50]}}
+    assert any(f"'{CONTROL}' is another encoder than the '{CONTROL}' before it" in said for said in found.problems)
+
+
+def test_precisions_are_one_contest(runs, three, tmp_path):
+    one = write_results(tmp_path / "one.json", {runs.late: {"sst2": [0.8]}}, precision="fp32")
+    two = write_results(tmp_path / "two.json", {runs.early: {"sst2": [0.7]}}, precision="auto")
+    assert read_scores([one, two], three).shared == ["sst2"]
+
+
 def test_a_control_without_all_tasks_has_no_average_and_takes_none_from_the_runs(runs, three, tmp_path):
     late = {"sst2": [0.8], "mrpc": [0.6]}
     found = read_scores([write_results(tmp_path / "one.json", {runs.late: late, CONTROL: {"sst2": [0.5]}})], three)
     assert found.averages("late") == [70]
     assert found.control_averages == {}
+    assert f"{CONTROL} was not run on all shared tasks: it has no mean" in found.problems
 
 
 def test_a_damaged_or_missing_file_is_named_and_the_others_are_read(three, results, tmp_path):

@@ -68,7 +68,7 @@ def test_without_scores_only_losses_are_compared(runs):
     assert said[0].startswith("No downstream scores")
     assert len(said) == 3
     for line, base in zip(said[1:], (runs.early, runs.fifteen), strict=True):
-        assert line.startswith("late 40% inside 2 ")
+        assert "late 40% inside 2" in line
         assert f"{read_run(runs.late).last_validation:.3f}" in line
         assert f"{read_run(base).last_validation:.3f}" in line
         assert line.endswith("(one run each).")
@@ -87,7 +87,7 @@ def test_it_says_at_what_share_of_the_flops_the_loss_of_early_is_reached(runs):
     share = 4 / 6 * read[0].flops / read[1].flops
     assert verdict(arms_of(read, nothing), nothing)[1] == (
         f"late 40% inside 2 reaches the last validation loss of early 40% (7.000) at {share:.0%} of its FLOPs, "
-        f"and ends at 6.000 with {flops_ratio(runs, runs.early)} (one run each)."
+        f"and ends at 6.000 with {flops_ratio(runs, runs.early)} of its FLOPs (one run each)."
     )
 
 
@@ -95,8 +95,17 @@ def test_it_says_so_when_the_loss_of_early_is_not_reached(runs):
     read = [with_losses(read_run(runs.late), [9, 8, 8]), with_losses(read_run(runs.early), [9, 8, 7])]
     nothing = Scores([], {run.name: {} for run in read}, [])
     assert verdict(arms_of(read, nothing), nothing)[1] == (
-        f"late 40% inside 2 ends at a validation loss of 8.000 with {flops_ratio(runs, runs.early)} of the FLOPs of "
-        "early 40%, which ends at 7.000 (one run each)."
+        "None of the others reaches the last validation loss of early 40% (7.000); the best of them is "
+        f"late 40% inside 2: 8.000 with {flops_ratio(runs, runs.early)} of its FLOPs (one run each)."
+    )
+
+
+def test_a_loss_that_is_reached_at_the_end_has_no_share_of_its_own(runs):
+    read = [with_losses(read_run(runs.late), [9, 8, 6]), with_losses(read_run(runs.early), [9, 8, 7])]
+    nothing = Scores([], {run.name: {} for run in read}, [])
+    assert verdict(arms_of(read, nothing), nothing)[1] == (
+        "late 40% inside 2 reaches the last validation loss of early 40% (7.000): it ends at 6.000 with "
+        f"{flops_ratio(runs, runs.early)} of its FLOPs (one run each)."
     )
 
 

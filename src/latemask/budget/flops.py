@@ -9,11 +9,10 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from latemask.recipe import MaskRecipe, Recipe
+from latemask.recipe import MLM_RATE, MaskRecipe, Recipe
 
 BACKWARD = 2  # the backward pass costs twice the forward pass
 DECODER_FFN_FACTOR = 4
-MLM_RATE = 0.15
 _MOST_STAGES = 1000
 
 

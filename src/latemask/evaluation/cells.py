@@ -12,6 +12,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from latemask.errors import UserError
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.features import Features, featurize, make_collator
 from latemask.evaluation.metrics import is_collapsed, measured, score_of
@@ -125,7 +126,12 @@ class FineTuner(Trainer):
         device = inputs["input_ids"].device
         mixed = torch.autocast(device.type, self.kind, enabled=self.kind is not None)
         with mixed, attention_kernels(device, self.kind, inputs["input_ids"].shape[1]):
-            return super().compute_loss(model, inputs, *args, **kwargs)
+            try:
+                return super().compute_loss(model, inputs, *args, **kwargs)
+            except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number
+                if self.kind is not None and "BFloat16" in str(error):
+                    raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
+                raise
 
 
 class Judge(TrainerCallback):

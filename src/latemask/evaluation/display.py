@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -57,14 +58,13 @@ def as_csv(results: Results) -> str:
     metrics = list(dict.fromkeys(name for cell in results.ordered() for name in cell.metrics))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(
-        ["encoder", "task", "part", "learning_rate", "seed", "score", *metrics, "constant", "epoch", "collapsed"]
-    )
+    names = ("encoder", "task", "part", "learning_rate", "seed", "score")
+    writer.writerow([*names, *metrics, "constant", "epoch", "collapsed", "precision"])
     for cell in results.ordered():
         task = results.tasks[cell.task]
         values = ["" if (value := cell.metrics.get(name)) is None else value for name in metrics]
         row = [cell.encoder, cell.task, task["part"], f"{cell.learning_rate:g}", cell.seed, cell.score, *values]
-        writer.writerow([*row, task["constant"]["score"], cell.epoch, int(cell.collapsed)])
+        writer.writerow([*row, task["constant"]["score"], cell.epoch, int(cell.collapsed), cell.precision])
     return file.getvalue()
 
 
@@ -101,7 +101,7 @@ def _percent(value: float) -> str:
 def notes(results: Results) -> list[str]:
     """Return what has to be known to read the table."""
     found = [_how(results), *_parts(results), *_details(results)]
-    return [*found, *_collapses(results), *_cuts(results)]
+    return [*found, *_collapses(results), *_cuts(results), *_precisions(results)]
 
 
 def _collapses(results: Results) -> Iterable[str]:
@@ -109,6 +109,13 @@ def _collapses(results: Results) -> Iterable[str]:
     if collapsed:
         which = "; ".join(f"{c.task}, {printable(c.encoder)}, lr {c.learning_rate:g}, seed {c.seed}" for c in collapsed)
         yield f"! collapsed: the model says the same of everything, and is counted all the same: {which}"
+
+
+def _precisions(results: Results) -> Iterable[str]:
+    counts = Counter(cell.precision for cell in results.cells)
+    if len(counts) > 1:
+        runs = ", ".join(f"{count} in {name}" for name, count in counts.items())
+        yield f"the runs were trained in different precisions: {runs} (results.csv says which)"
 
 
 def _how(results: Results) -> str:

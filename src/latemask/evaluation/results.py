@@ -24,7 +24,7 @@ from latemask.files import write_json_atomically
 FORMAT = 1
 _PACKAGES = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "scikit-learn", "scipy", "numpy")
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-_LATER = {"precision": "fp32"}  # what older cells do not say
+_LATER = {"precision": "unknown"}  # what older cells do not say
 _AVERAGED_OVER = "median over seeds at the learning rate that is best on dev"
 
 
@@ -56,7 +56,7 @@ class Cell:
     steps: int = 0
     batch_size: int = 0
     max_length: int = 0
-    precision: str = "fp32"
+    precision: str = "unknown"
     """What its training steps computed in."""
     seconds: float = 0.0
 

@@ -119,7 +119,8 @@ def _time(seconds: float) -> str:
 def _sections(runs: Sequence[Run], arms: Sequence[Arm], results: Scores) -> list[Section]:
     parts = ", ".join(f"{contest.label} ({contest.part})" for contest in results.contests if contest.part)
     note = f"On a part of the task's data, so not GLUE scores: {parts}." if parts else ""
-    losses = _LOSSES_NOTE if len({run.recipe.mask for run in runs}) > 1 else ""
+    differ, same_test = len({run.recipe.mask for run in runs}) > 1, len({run.validated_on for run in runs}) == 1
+    losses = _LOSSES_NOTE if differ and same_test else ""
     return [
         Section("scores", "Downstream", note, scores(arms, results), _score_tables(arms, results)),
         Section("losses", "Loss", losses, curves(runs)),
@@ -152,6 +153,7 @@ def _score_tables(arms: Sequence[Arm], results: Scores) -> list[Table]:
             *(_spread(found.get(label, [])) for label in labels),
         ]
         for name, found in results.controls.items()
+        if found
     ]
     columns = ["", "FLOPs", "runs", "mean of shared tasks", *labels]
     return [Table(columns, rows, frozenset(range(1, len(columns))))]

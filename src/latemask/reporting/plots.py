@@ -195,14 +195,14 @@ def scores(arms: Sequence[Arm], found: Scores) -> list[Figure]:
     if not scored:
         return []
     tasks = ", ".join(found.shared)
-    every = f"{_caption(found)} Mean over {tasks}."
+    every = f"{_caption(found.control_averages)} Mean over {tasks}."
     drawing = _mean_panel(scored, found.control_averages)
     return [Figure("scores", "Downstream scores against FLOPs", every, drawing), _task_panels(arms, found)]
 
 
-def _caption(found: Scores) -> str:
+def _caption(controls: Mapping[str, Any]) -> str:
     dots = "A dot for every seed, a bar at the median, a line from lowest to highest."
-    return f"{dots} Broken line: never trained, median and range." if found.controls else dots
+    return f"{dots} Broken line: never trained, median and range." if controls else dots
 
 
 def _mean_panel(arms: Sequence[Arm], controls: Mapping[str, Sequence[float]]) -> Any:
@@ -232,7 +232,7 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
                 values = [score for run in arm.runs for score in found.by_run[run.name].get(label, [])]
                 if values:
                     _dots(axis, place, values, look, arm.label)
-            _levels(axis, {name: scores[label] for name, scores in found.controls.items() if label in scores})
+            _levels(axis, {name: scores[label] for name, scores in found.controls.items() if scores.get(label)})
             axis.set_title(label)
             axis.margins(x=0.25, y=0.15)
         for axis in list(grid.flat)[len(labels) :]:
@@ -240,7 +240,7 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
         drawing.supxlabel("FLOPs of pre-training", fontsize=9)
         drawing.supylabel("score (per cent)", fontsize=9)
         pyplot.close(drawing)
-    return Figure("tasks", "Task by task", f"Each task by itself, on dev. {_caption(found)}", drawing)
+    return Figure("tasks", "Task by task", f"Each task by itself, on dev. {_caption(found.controls)}", drawing)
 
 
 def places(arms: Sequence[Arm]) -> list[float]:

@@ -12,7 +12,7 @@ from latemask.budget.flops import mlm_baseline
 from latemask.console import printable
 from latemask.errors import UserError
 from latemask.files import json_digest
-from latemask.recipe import BudgetRecipe, Recipe, flat, load_recipe, spelled_out
+from latemask.recipe import MLM_RATE, BudgetRecipe, Recipe, flat, load_recipe, spelled_out
 from latemask.run_folder import RunFolder
 
 _TOKENIZER = "tokenizer.json"
@@ -28,6 +28,8 @@ class Run:
     record: dict[str, Any]
     rows: list[dict[str, Any]]
     damaged_rows: int = 0
+    other_validations: int = 0
+    """Validations that were left out: an earlier latemask made them with the run's own masks."""
 
     @property
     def steps(self) -> int:
@@ -130,6 +132,10 @@ class Run:
             found.append(f"starts from {start}: what was spent on that before is not counted")
         if self.damaged_rows:
             found.append(f"{self.damaged_rows} damaged log lines were left out")
+        if self.other_validations:
+            found.append(
+                f"{self.other_validations} validations of an earlier latemask, with the run's own masks, were left out"
+            )
         if left_out := self.record.get("left_out_batches"):
             found.append(f"{len(left_out)} batches were left out after gradients that were no number")
         found += [f"changed while it ran: {'; '.join(map(str, change))}" for change in self.record.get("changes", [])]
@@ -158,7 +164,9 @@ def read_run(path: Path, name: str | None = None) -> Run:
     record = folder.record
     recipe = _spelled_out(load_recipe(folder.recipe_file), record, path)
     rows = folder.metrics() if folder.metrics_file.is_file() else []
-    run = Run(name or printable(path.resolve().name), folder, recipe, record, rows, _damaged(folder, len(rows)))
+    kept = [row for row in rows if "eval_loss" not in row or _is_common(row, recipe)]
+    counts = _damaged(folder, len(rows)), len(rows) - len(kept)
+    run = Run(name or printable(path.resolve().name), folder, recipe, record, kept, *counts)
     try:
         str([run.problems, data_of(run), tokenizer_of(run)])
     except (TypeError, ValueError, AttributeError, LookupError, RecursionError):
@@ -173,6 +181,12 @@ def _spelled_out(recipe: Recipe, record: dict[str, Any], path: Path) -> Recipe:
     recipe = spelled_out(recipe, vocabulary or 0)
     planned_steps(recipe)  # or say that there is no budget
     return recipe
+
+
+def _is_common(row: dict[str, Any], recipe: Recipe) -> bool:
+    """Whether a validation had the masks that all runs have now."""
+    same_masks = recipe.at(1).counts == recipe.as_validated.counts and recipe.seed == 0
+    return row.get("eval_masked") == MLM_RATE or ("eval_masked" not in row and same_masks)
 
 
 def _damaged(folder: RunFolder, rows: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from latemask.console import printable
@@ -73,6 +73,8 @@ def read_scores(paths: Sequence[Path], runs: Sequence[Run]) -> Scores:
         _collect(results, owners, scores)
     silent = [run.name for run in runs if paths and not scores.by_run[run.name]]
     scores.problems.extend(f"{name}: no downstream results were given" for name in silent)
+    partial = [name for name, found in scores.controls.items() if scores.shared and name not in scores.control_averages]
+    scores.problems.extend(f"{name} was not run on all shared tasks: it has no mean" for name in partial)
     if any(scores.by_run.values()) and not scores.shared:
         scores.problems.append("no task was run by all of these runs in the same way: there is no average to compare")
     return scores
@@ -81,15 +83,12 @@ def read_scores(paths: Sequence[Path], runs: Sequence[Run]) -> Scores:
 def _collect(results: Results, owners: _Owners, scores: Scores) -> None:
     where = printable(str(results.path))
     for name, record in results.encoders.items():
-        if record.get("random"):
-            owner = printable(name)
-            found = scores.controls.setdefault(owner, {})
-        else:
-            run, problem = owners.of(name, record["identity"])
-            if run is None:
-                scores.problems.append(f"{where}: {problem}")
-                continue
-            owner, found = run, scores.by_run[run]
+        is_control = bool(record.get("random"))
+        owner, problem = (owners.control if is_control else owners.of)(name, record["identity"])
+        if owner is None:
+            scores.problems.append(f"{where}: {problem}")
+            continue
+        found = (scores.controls if is_control else scores.by_run).setdefault(owner, {})
         for task in results.tasks:
             summary = results.summary(name, task)
             if summary is None:
@@ -105,7 +104,8 @@ def _collect(results: Results, owners: _Owners, scores: Scores) -> None:
 def _contest(results: Results, task: str, contests: list[Contest]) -> Contest:
     """Return the contest of a task; one with other data or by another protocol is another contest."""
     record = results.tasks[task]
-    identity = json_digest([task, record["identity"], asdict(results.protocol)])
+    protocol = asdict(replace(results.protocol, precision="auto"))  # rounding is no other contest
+    identity = json_digest([task, record["identity"], protocol])
     for contest in contests:
         if contest.identity == identity:
             return contest
@@ -120,11 +120,18 @@ class _Owners:
     def __init__(self, runs: Sequence[Run]):
         self.by_checksum: dict[str, str] = {}
         self.by_path: dict[Path, str] = {}
+        self.controls: dict[str, str] = {}
         for run in runs:
             encoder = run.folder.encoder
             if (encoder / "config.json").is_file():
                 self.by_checksum[encoder_checksum(encoder)] = run.name
             self.by_path |= {path.resolve(): run.name for path in (run.folder.path, encoder)}
+
+    def control(self, name: str, identity: str) -> tuple[str | None, str]:
+        """Return what a control is called, or what is wrong."""
+        if self.controls.setdefault(name, identity) == identity:
+            return printable(name), ""
+        return None, f"'{printable(name)}' is another encoder than the '{printable(name)}' before it; left out"
 
     def of(self, name: str, checksum: str) -> tuple[str | None, str]:
         """Return the run, or what is wrong."""

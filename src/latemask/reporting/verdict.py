@@ -82,14 +82,15 @@ def verdict(arms: Sequence[Arm], scores: Scores) -> list[str]:
 
 def _by_scores(arms: Sequence[Arm], bases: Sequence[Arm], scores: Scores) -> list[str]:
     scored = [arm for arm in arms if arm.scores]
+    never = [_against_control(name, found, scored) for name, found in scores.control_averages.items() if scored]
     if len(scored) < 2 or not any(base.scores for base in bases):
-        return ["No downstream scores of two different runs on the same tasks: only losses can be compared."]
+        return ["No downstream scores of two different runs on the same tasks: only losses can be compared.", *never]
     tasks = f"{len(scores.shared)} {_plural('task', len(scores.shared))} ({', '.join(scores.shared)})"
     said = [f"Scores are means over {tasks}; medians over seeds, lowest to highest."]
     for base in (base for base in bases if base.scores):
         others = [arm for arm in scored if arm not in bases]
         said += [*_reached(base, others), *_at_equal_flops(base, others)]
-    said += [_against_control(name, found, scored) for name, found in scores.control_averages.items()]
+    said += never
     silent = [arm.label for arm in arms if not arm.scores]
     return said + ([f"Without scores, and not judged: {', '.join(silent)}."] if silent else [])
 
@@ -143,7 +144,7 @@ def _by_loss(arms: Sequence[Arm], bases: Sequence[Arm]) -> list[str]:
     for base in bases:
         others = [arm for arm in arms if arm not in bases]
         like = [arm for arm in others if _same_test(arm, base)]
-        said += [_loss_against(arm, base) for arm in like]
+        said += [_loss_reached(base, like)] if like else []
         if unlike := [arm.label for arm in others if arm not in like]:
             said.append(
                 f"The losses of {base.label} and of {', '.join(unlike)} are not comparable: the data, the length or "
@@ -158,28 +159,31 @@ def _same_test(one: Arm, other: Arm) -> bool:
     return len({run.validated_on for run in runs}) == 1 and all(run.last_validation is not None for run in runs)
 
 
-def _loss_against(arm: Arm, base: Arm) -> str:
-    mine, theirs = _last_loss(arm), _last_loss(base)
-    counts = {len(arm.runs), len(base.runs)}
-    of = "one run each" if counts == {1} else f"medians of {len(arm.runs)} and {len(base.runs)} runs"
-    whole = f"{arm.flops / base.flops:.0%}"
-    reached = [flops for run in arm.runs if (flops := _flops_at(run, theirs)) is not None]
-    if mine > theirs or len(reached) < len(arm.runs):
-        beside = f"with {whole} of the FLOPs of {base.label}, which ends at {theirs:.3f}"
-        return f"{arm.label} ends at a validation loss of {mine:.3f} {beside} ({of})."
-    share = f"{statistics.median(reached) / base.flops:.0%}"
-    there = f"reaches the last validation loss of {base.label} ({theirs:.3f}) at {share} of its FLOPs"
-    return f"{arm.label} {there}, and ends at {mine:.3f} with {whole} ({of})."
+def _loss_reached(base: Arm, others: Sequence[Arm]) -> str:
+    """Say who reaches the baseline's last loss with the least FLOPs or, if nobody does, who comes closest."""
+    theirs = _last_loss(base)
+    able = [arm for arm in others if _last_loss(arm) <= theirs]
+    best = min(able, key=lambda arm: _flops_at(arm, theirs)) if able else min(others, key=_last_loss)
+    one = len(best.runs) == len(base.runs) == 1
+    of = "one run each" if one else f"medians of {len(best.runs)} and {len(base.runs)} runs"
+    reference = f"the last validation loss of {base.label} ({theirs:.3f})"
+    end = f"{_last_loss(best):.3f} with {best.flops / base.flops:.0%} of its FLOPs ({of})."
+    if not able:
+        return f"None of the others reaches {reference}; the best of them is {best.label}: {end}"
+    if (spent := _flops_at(best, theirs)) < best.flops:
+        return f"{best.label} reaches {reference} at {spent / base.flops:.0%} of its FLOPs, and ends at {end}"
+    return f"{best.label} reaches {reference}: it ends at {end}"
 
 
 def _last_loss(arm: Arm) -> float:
     return statistics.median(run.last_validation for run in arm.runs if run.last_validation is not None)
 
 
-def _flops_at(run: Run, loss: float) -> float | None:
-    """Return the FLOPs at the first validation that is as good as a loss."""
-    reached = next((row for row in run.points("eval_loss") if row["eval_loss"] <= loss), None)
-    return None if reached is None else run.place(reached, "flops")
+def _flops_at(arm: Arm, loss: float) -> float:
+    """Return the FLOPs at the first validation that is as good as a loss, else all of them; median over runs."""
+    reached = [next((row for row in run.points("eval_loss") if row["eval_loss"] <= loss), None) for run in arm.runs]
+    pairs = zip(arm.runs, reached, strict=True)
+    return statistics.median(arm.flops if row is None else run.place(row, "flops") for run, row in pairs)
 
 
 def _plural(word: str, count: int) -> str:

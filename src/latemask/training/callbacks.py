@@ -16,6 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from latemask.console import is_interactive, progress_bar, say
 from latemask.masking.randomness import key
 from latemask.processes import is_first, largest_of_all
+from latemask.recipe import MLM_RATE
 from latemask.run_folder import RunFolder
 from latemask.signals import SignalFlag
 
@@ -63,6 +64,7 @@ class MetricsCallback(TrainerCallback):
         row = {
             "step": step,
             **values,
+            **({"eval_masked": MLM_RATE} if "eval_loss" in values else {}),  # older runs had masks of their own
             "tokens": step * self.tokens_a_step,
             "flops": self.flops(step),
             "seconds": round(self.seconds_before + time.monotonic() - self.started, 3),

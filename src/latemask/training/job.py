@@ -15,8 +15,6 @@ from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
 from latemask.training.arguments import check_training
 
-_SEED = 0  # of validations
-
 
 @dataclass(frozen=True)
 class Job:
@@ -47,7 +45,7 @@ class Job:
 
     def validation_collator(self) -> Any:
         """Return what makes batches to validate on, with the same masks in every run on the same data."""
-        return COLLATORS[self.recipe.objective](self.recipe.as_validated.counts, self.data.vocabulary, _SEED)
+        return COLLATORS[self.recipe.objective](self.recipe.as_validated.counts, self.data.vocabulary)
 
     def train_samples(self, done: int, left_out: Sequence[int] = ()) -> SampleDataset:
         """Return the samples after the first `done` steps; some batches may be left out, the next then move up."""
@@ -69,7 +67,7 @@ class Job:
         total = sum(weights)
         once = min((int(len(part) * total / weight) for part, weight in zip(rows, weights, strict=True)), default=0)
         count = min(max(once, 1), self.recipe.train.eval_rows) if rows else 0
-        return SampleDataset(rows, count, weights=weights, seed=_SEED, shuffle=False) if count else None
+        return SampleDataset(rows, count, weights=weights, shuffle=False) if count else None
 
 
 def plan_job(recipe: Recipe, data: Mixture) -> Job:
