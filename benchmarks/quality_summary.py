@@ -152,7 +152,8 @@ def _as_run(record: dict[str, Any]) -> Run:
 def draw(found: dict[str, Found], folder: Path) -> None:
     """Write the figures of the study."""
     folder.mkdir(parents=True, exist_ok=True)
-    for figure in plots.scores(*as_compared(found)):
+    arms, scores = as_compared(found)
+    for figure in (*plots.scores(arms, scores), *plots.ends(arms)):
         figure.save(folder)
 
 

@@ -88,7 +88,7 @@ def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path):
     )
     quality_summary.draw(found, tmp_path / "figures")
     assert "late-40" in (tmp_path / "figures" / "scores.svg").read_text()
-    for name in ("scores", "tasks"):
+    for name in ("scores", "tasks", "loss-end"):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 

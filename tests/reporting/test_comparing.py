@@ -29,11 +29,11 @@ def test_the_page_has_all_figures_all_runs_and_the_verdict(runs, results, tmp_pa
     page = (tmp_path / "out" / "report.html").read_text()
     assert code == 0
     assert f"report: {tmp_path / 'out' / 'report.html'}" in said
-    for name in (*FIGURES, "scores", "tasks"):
+    for name in (*FIGURES, "loss-end", "scores", "tasks"):
         assert f'id="figure-{name}"' in page
         ElementTree.parse(tmp_path / "out" / f"{name}.svg")
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert page.count("<svg") == len(FIGURES) + 2
+    assert page.count("<svg") == len(FIGURES) + 3
     assert "reaches the median of early 40%" in page
     assert "reaches the median of early 40%" in said
     assert "mask.rate" in page

@@ -42,7 +42,7 @@ def test_it_opens_and_shows_everything(browser, page_file, width, scheme):
     assert wrong == []
     assert asked == [page_file.resolve().as_uri()]
     figures = page.locator("figure svg")
-    assert figures.count() == 7
+    assert figures.count() == 8
     for number in range(figures.count()):
         box = figures.nth(number).bounding_box()
         assert box["width"] > 200

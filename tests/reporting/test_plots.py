@@ -1,11 +1,15 @@
 """Figures: no two series look the same, and no name breaks one."""
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
-from latemask.reporting.plots import fitting, looks, places
+from latemask.reporting.plots import ends, fitting, looks, places
+from latemask.reporting.runs import read_run
+from latemask.reporting.scores import Scores
+from latemask.reporting.verdict import arms_of
 
 
 def test_no_two_of_thirty_series_look_the_same_and_neighbours_differ_in_more_than_colour():
@@ -21,6 +25,18 @@ def test_long_names_are_cut_in_the_middle_and_stay_apart():
     assert len(set(names)) == 4
     assert max(map(len, names)) < 40
     assert names[3].endswith("-seed-1")
+
+
+def test_last_losses_are_drawn_only_if_all_were_validated_alike(runs):
+    read = [read_run(run) for run in runs.all]
+    nothing = Scores([], {run.name: {} for run in read}, [])
+    assert [figure.name for figure in ends(arms_of(read, nothing))] == ["loss-end"]
+    assert ends(arms_of(read[:1], nothing)) == []
+    silent = replace(read[0], rows=read[0].points("loss"))
+    assert ends(arms_of([silent, *read[1:]], nothing)) == []
+    train = replace(read[0].recipe.train, eval_rows=9)
+    other = replace(read[0], recipe=replace(read[0].recipe, train=train))
+    assert ends(arms_of([other, *read[1:]], nothing)) == []
 
 
 def test_arms_with_the_same_flops_stand_side_by_side():

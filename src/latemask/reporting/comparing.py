@@ -14,7 +14,7 @@ from latemask.errors import UserError
 from latemask.files import write_text_atomically
 from latemask.recipe import dump_recipe
 from latemask.reporting.page import Page, Progress, Section, Table
-from latemask.reporting.plots import curves, scores, split
+from latemask.reporting.plots import curves, ends, scores, split
 from latemask.reporting.runs import Run, common_ground, read_run, read_runs, recipe_differences
 from latemask.reporting.scores import Scores, read_scores
 from latemask.reporting.verdict import Arm, arms_of, verdict
@@ -123,7 +123,7 @@ def _sections(runs: Sequence[Run], arms: Sequence[Arm], results: Scores) -> list
     losses = _LOSSES_NOTE if differ and same_test else ""
     return [
         Section("scores", "Downstream", note, scores(arms, results), _score_tables(arms, results)),
-        Section("losses", "Loss", losses, curves(runs)),
+        Section("losses", "Loss", losses, [*ends(arms), *curves(runs)]),
         Section("compute", "Compute", "", [split(runs)], [_totals(runs)]),
         Section("differences", "What differs between the recipes", "", (), _difference_tables(runs)),
     ]

@@ -164,6 +164,19 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
     return Figure(f"loss-{against}", f"Loss against {against}", caption, drawing)
 
 
+def ends(arms: Sequence[Arm]) -> list[Figure]:
+    """The last validation loss against FLOPs, a dot for every run; nothing where they were not validated alike."""
+    runs = [run for arm in arms for run in arm.runs]
+    if len(arms) < 2 or len({run.validated_on for run in runs}) > 1:
+        return []
+    losses = [[run.last_validation for run in arm.runs if run.last_validation is not None] for arm in arms]
+    if not all(losses):
+        return []
+    drawing = _against_flops("loss-end", arms, losses, "last validation loss (nats)", {})
+    caption = "Validation loss at the end, the same 15 % of the same rows masked for all. A dot for every run."
+    return [Figure("loss-end", "Last validation loss against FLOPs", caption, drawing)]
+
+
 def split(runs: Sequence[Run]) -> Figure:
     """Where the FLOPs of a sequence go, against masked language modelling of the same encoder."""
     with _style("compute") as pyplot:
@@ -196,7 +209,8 @@ def scores(arms: Sequence[Arm], found: Scores) -> list[Figure]:
         return []
     tasks = ", ".join(found.shared)
     every = f"{_caption(found.control_averages)} Mean over {tasks}."
-    drawing = _mean_panel(scored, found.control_averages)
+    values = [arm.scores for arm in scored]
+    drawing = _against_flops("scores", scored, values, "mean score (per cent)", found.control_averages)
     return [Figure("scores", "Downstream scores against FLOPs", every, drawing), _task_panels(arms, found)]
 
 
@@ -205,15 +219,21 @@ def _caption(controls: Mapping[str, Any]) -> str:
     return f"{dots} Broken line: never trained, median and range." if controls else dots
 
 
-def _mean_panel(arms: Sequence[Arm], controls: Mapping[str, Sequence[float]]) -> Any:
-    with _style("scores") as pyplot:
+def _against_flops(
+    name: str,
+    arms: Sequence[Arm],
+    values: Sequence[Sequence[float]],
+    what: str,
+    controls: Mapping[str, Sequence[float]],
+) -> Any:
+    with _style(name) as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
-        names = fitting([arm.label for arm in arms])
-        for arm, name, place, look in zip(arms, names, places(arms), looks(len(arms)), strict=True):
-            _dots(axis, place, arm.scores, look, name)
+        labels = fitting([arm.label for arm in arms])
+        for dots, label, place, look in zip(values, labels, places(arms), looks(len(arms)), strict=True):
+            _dots(axis, place, dots, look, label)
         _levels(axis, controls)
         axis.set_xlabel("FLOPs of pre-training")
-        axis.set_ylabel("mean score (per cent)")
+        axis.set_ylabel(what)
         axis.margins(x=0.15, y=0.12)
         _legend(drawing, axis, len(arms) + len(controls))
         pyplot.close(drawing)
