@@ -81,29 +81,30 @@ def with_losses(run, losses):
     return replace(run, rows=rows)
 
 
-def test_it_says_at_what_share_of_the_flops_the_loss_of_early_is_reached(runs):
-    read = [with_losses(read_run(runs.late), [9, 7, 6]), with_losses(read_run(runs.early), [9, 8, 7])]
+def said_of_losses(runs, late):
+    """Return what is said when late had these losses, and early 9, 8 and 7."""
+    read = [with_losses(read_run(runs.late), late), with_losses(read_run(runs.early), [9, 8, 7])]
     nothing = Scores([], {run.name: {} for run in read}, [])
-    share = 4 / 6 * read[0].flops / read[1].flops
-    assert verdict(arms_of(read, nothing), nothing)[1] == (
+    return verdict(arms_of(read, nothing), nothing)[1]
+
+
+def test_it_says_at_what_share_of_the_flops_the_loss_of_early_is_reached(runs):
+    share = 4 / 6 * read_run(runs.late).flops / read_run(runs.early).flops
+    assert said_of_losses(runs, [9, 7, 6]) == (
         f"late 40% inside 2 reaches the last validation loss of early 40% (7.000) at {share:.0%} of its FLOPs, "
         f"and ends at 6.000 with {flops_ratio(runs, runs.early)} of its FLOPs (one run each)."
     )
 
 
 def test_it_says_so_when_the_loss_of_early_is_not_reached(runs):
-    read = [with_losses(read_run(runs.late), [9, 8, 8]), with_losses(read_run(runs.early), [9, 8, 7])]
-    nothing = Scores([], {run.name: {} for run in read}, [])
-    assert verdict(arms_of(read, nothing), nothing)[1] == (
+    assert said_of_losses(runs, [9, 8, 8]) == (
         "None of the others reaches the last validation loss of early 40% (7.000); the best of them is "
         f"late 40% inside 2: 8.000 with {flops_ratio(runs, runs.early)} of its FLOPs (one run each)."
     )
 
 
 def test_a_loss_that_is_reached_at_the_end_has_no_share_of_its_own(runs):
-    read = [with_losses(read_run(runs.late), [9, 8, 6]), with_losses(read_run(runs.early), [9, 8, 7])]
-    nothing = Scores([], {run.name: {} for run in read}, [])
-    assert verdict(arms_of(read, nothing), nothing)[1] == (
+    assert said_of_losses(runs, [9, 8, 6]) == (
         "late 40% inside 2 reaches the last validation loss of early 40% (7.000): it ends at 6.000 with "
         f"{flops_ratio(runs, runs.early)} of its FLOPs (one run each)."
     )
