@@ -77,11 +77,21 @@ def _judged(name: str, keys: dict[str, Any], share: float = 1.0, seeds: int = 1)
     return Arm(name, {**keys, **LONGER}, share=share * C / UNIT, seeds=seeds, learning_rate=LEARNING_RATE)
 
 
-# Where and how the [MASK]s join, judged by validation loss.
+# Many short runs, judged by validation loss: where and how the [MASK]s join, and how much is hidden.
+def _short(name: str, keys: dict[str, Any], **changes: Any) -> Arm:
+    return Arm(f"short-{name}", {**keys, **LONGER, **changes}, share=_TUNING, tasks=())
+
+
+_INSIDE = {**LATE, "join.kind": "inside", "join.layers": 2}
 _JOINS = (("inside", 2), ("inside", 1), ("inside", 4), ("self", 1), ("self", 2), ("cross", 1), ("cross-only", 1))
-KINDS = [
-    Arm(f"kind-{kind}-{layers}", {**LATE, **LONGER, "join.kind": kind, "join.layers": layers}, _TUNING, tasks=())
-    for kind, layers in _JOINS
+SHORT = [
+    *(_short(f"{kind}-{layers}", LATE, **{"join.kind": kind, "join.layers": layers}) for kind, layers in _JOINS),
+    _short("early-15", EARLY),
+    _short("early-40", EARLY, **{"mask.rate": 0.4}),
+    _short("late-30", _INSIDE, **{"mask.rate": 0.3}),
+    _short("late-50", _INSIDE, **{"mask.rate": 0.5}),
+    _short("late-50-20", _INSIDE, **{"mask.rate": 0.5, "mask.rate_end": 0.2}),
+    _short("late-30-drop-30", _INSIDE, **{"mask.rate": 0.3, "mask.drop": 0.3}),
 ]
 MAIN = [
     _judged("early-15", EARLY, seeds=2),
@@ -95,5 +105,5 @@ HIDDEN = [
     _judged("late-50", {**LATE, "mask.rate": 0.5}, share=_CHEAPER),
     _judged("late-30-drop-30", {**LATE, "mask.rate": 0.3, "mask.drop": 0.3}, share=_CHEAPER),
 ]
-ARMS = [*TUNING, *FIRST, CONTROL, *MAIN, *HIDDEN, *KINDS]
+ARMS = [*TUNING, *FIRST, CONTROL, *MAIN, *HIDDEN, *SHORT]
 BASELINE, CHEAPER, EQUAL = (arm.name for arm in MAIN[:3])

@@ -22,9 +22,9 @@ from benchmarks.quality_arms import (
     EQUAL,
     FIRST,
     HIDDEN,
-    KINDS,
     MAIN,
     RECIPE,
+    SHORT,
     TASKS,
     TUNING,
     Arm,
@@ -168,7 +168,7 @@ def blocks(found: dict[str, Found]) -> dict[str, str]:
         "scores": _scores(judged(found)),
         "first-scores": _scores(judged(found, FIRST)),
         "tuning": _tuning(found),
-        "kinds": _kinds(found),
+        "short": _short(found),
         "runs": _runs(found),
     }
 
@@ -221,12 +221,18 @@ def _tuning(found: dict[str, Found]) -> str:
     return _table(["learning rate", "batch", "early 15 %", "late 40 %"], rows)
 
 
-def _kinds(found: dict[str, Found]) -> str:
-    rows = [
-        [f"`{arm.keys['join.kind']}`", str(arm.keys["join.layers"]), _steps(one), _loss(one)]
-        for arm, one in ((arm, found.get(arm.name)) for arm in KINDS)
-    ]
-    return _table(["kind", "layers", "steps", "validation loss"], rows)
+def _short(found: dict[str, Found]) -> str:
+    rows = [[*_masking(arm), _steps(one), _loss(one)] for arm, one in ((arm, found.get(arm.name)) for arm in SHORT)]
+    return _table(["objective", "joined", "masked", "dropped", "steps", "validation loss"], rows)
+
+
+def _masking(arm: Arm) -> list[str]:
+    recipe = load_recipe(RECIPE, nested(arm.keys))
+    joined = f"`{recipe.join.kind}` {recipe.join.layers}" if recipe.objective == "late" else "–"
+    masked = f"{recipe.mask.rate:.0%}"
+    if recipe.mask.rate_end is not None:
+        masked += f" to {recipe.mask.rate_end:.0%}"
+    return [recipe.objective, joined, masked, f"{recipe.mask.drop:.0%}" if recipe.mask.drop else "–"]
 
 
 def _runs(found: dict[str, Found]) -> str:

@@ -76,6 +76,15 @@ def test_what_has_not_been_run_is_not_made_up(records, tmp_path, begun):
     assert "| 0.001 | 8 | – | – |" in blocks(read_records(tmp_path))["tuning"]
 
 
+def test_short_runs_are_told_apart_by_what_is_masked_and_where_it_joins(records, tmp_path):
+    records("short-late-50-20", 0, [])
+    shown = blocks(read_records(tmp_path))["short"].splitlines()
+    assert any(row.startswith("| late | `inside` 2 | 50% to 20% | – |") and row.endswith("5.000 |") for row in shown)
+    assert "| late | `inside` 2 | 30% | 30% | – | – |" in shown
+    assert "| early | – | 40% | – | – | – |" in shown
+    assert len(set(shown)) == len(shown)
+
+
 def test_the_study_is_said_and_drawn_as_compare_does(records, tmp_path):
     records(BASELINE, 0, [0.50, 0.52, 0.54])
     records(CHEAPER, 0, [0.55, 0.56, 0.57])
@@ -124,10 +133,10 @@ def test_the_documents_show_what_the_records_say():
 
 
 def test_only_the_block_of_a_document_is_replaced():
-    text = "before\n<!-- study: runs -->\nold\n<!-- study: end -->\nafter\n<!-- study: kinds -->\n<!-- study: end -->\n"
-    new = up_to_date(text, {"runs": "new", "kinds": "other"})
+    text = "before\n<!-- study: runs -->\nold\n<!-- study: end -->\nafter\n<!-- study: short -->\n<!-- study: end -->\n"
+    new = up_to_date(text, {"runs": "new", "short": "other"})
     assert new.startswith(
-        "before\n<!-- study: runs -->\nnew\n<!-- study: end -->\nafter\n<!-- study: kinds -->\nother\n"
+        "before\n<!-- study: runs -->\nnew\n<!-- study: end -->\nafter\n<!-- study: short -->\nother\n"
     )
     with pytest.raises(KeyError):
         up_to_date(text, {"runs": "new"})
