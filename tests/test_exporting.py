@@ -118,9 +118,10 @@ def test_a_damaged_model_is_said_and_nothing_is_left_behind(run, tmp_path, name,
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_run_with_a_torn_record_is_said(run, tmp_path):
+@pytest.mark.parametrize("torn", ['{"status": "fin', '{"precision": 16}', '{"left_out_batches": 3}'])
+def test_a_run_with_a_torn_record_is_said(run, tmp_path, torn):
     shutil.copytree(run.path, tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text('{"status": "fin')
+    (tmp_path / "run" / "run.json").write_text(torn)
     with pytest.raises(UserError, match=r"run\.json is damaged"):
         export(tmp_path / "run", out=tmp_path / "out")
 

@@ -82,6 +82,7 @@ class RunFolder:
             record = dict(json.loads(path.read_text("utf-8")))
             dict(record.get("data", {}))
             list(map(int, record.get("left_out_batches", [])))
+            list(map(str, record.get("precision", [])))
         except (ValueError, TypeError, RecursionError):
             raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
         return record

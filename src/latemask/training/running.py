@@ -203,7 +203,7 @@ def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) 
     recipe = job.recipe
     parameters = sum(weight.numel() for weight in trainer.model.encoder.parameters())
     precision = precision_name(recipe.train.precision)
-    precisions = run.record.get("precision", ["fp32"] if done else [])
+    precisions = run.record.get("precision") or (["fp32"] if done else [])
     if done and precisions[-1] != precision:
         say(f"the run was in {precisions[-1]} so far and goes on in {precision}")
     if is_first():
