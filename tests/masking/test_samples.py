@@ -27,6 +27,14 @@ def test_an_epoch_holds_every_row_once_and_each_epoch_has_its_own_order(rows):
     assert (first != second).any()
 
 
+def test_reading_samples_one_by_one_ends(rows):
+    dataset = SampleDataset(rows, 5)
+    assert [sample["index"] for sample in dataset] == list(range(5))
+    for beyond in (-1, 5):
+        with pytest.raises(IndexError, match=f"sample {beyond} of 5"):
+            dataset[beyond]
+
+
 def test_a_row_that_comes_round_has_a_new_mask(rows, data):
     count = len(rows)
     dataset = SampleDataset(rows, 2 * count)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
@@ -132,8 +133,7 @@ def test_the_validation_loss_falls_clearly_in_a_short_run(data, tmp_path, object
 def validation_batch(recipe, data):
     """Return all that a run is validated on, as one batch."""
     job = plan_job(recipe, Mixture.open(data.folder))
-    samples = job.validation_samples()
-    return job.validation_collator()([samples[number] for number in range(len(samples))])
+    return job.validation_collator()(list(job.validation_samples()))
 
 
 def test_every_run_is_validated_with_the_same_fifteen_per_cent_hidden(data):
@@ -450,12 +450,31 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(data, tmp_path, numb
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
 
 
-def test_a_mixture_resumes_with_the_command_it_prints_and_not_with_other_weights(
-    data, tmp_path, interrupt, monkeypatch
-):
-    text = tmp_path / "second.txt"
+@pytest.fixture(scope="module")
+def second(data, tmp_path_factory):
+    """Other text, prepared with the same tokenizer."""
+    folder = tmp_path_factory.mktemp("second")
+    text = folder / "second.txt"
     text.write_text("\n\n".join(f"The second corpus speaks of other things, {n} times over." for n in range(400)))
-    second = prepare([text], out=tmp_path / "second", tokenizer=str(data.tokenizer_folder), validation=0.1)
+    return prepare([text], out=folder / "data", tokenizer=str(data.tokenizer_folder), validation=0.1)
+
+
+def test_a_mixture_is_validated_on_the_same_rows_of_each_part_by_its_weight_and_on_none_twice(data, second):
+    mixture = Mixture.open([f"{data.folder}:2", f"{second.folder}:1"])
+    jobs = [plan_job(replace(recipe_of(4), seed=seed), mixture) for seed in (0, 1)]
+    rows, again = ([tuple(sample["ids"]) for sample in job.validation_samples()] for job in jobs)
+    assert rows == again
+    parts = [part.rows("validation", 32) for part in mixture.parts]
+    own, other = (set(map(tuple, part.take(np.arange(len(part))))) for part in parts)
+    assert len(rows) > 10
+    assert len(set(rows)) == len(rows)
+    assert sum(row in other for row in rows) == pytest.approx(len(rows) / 3, abs=1)
+    assert all(row in own or row in other for row in rows)
+
+
+def test_a_mixture_resumes_with_the_command_it_prints_and_not_with_other_weights(
+    data, second, tmp_path, interrupt, monkeypatch
+):
     mixture = [f"{data.folder}:2", f"{second.folder}:1"]
     with pytest.raises(Interrupted) as stopped:
         pretrain(recipe_of(6), data=mixture, out=tmp_path / "run")

@@ -48,6 +48,8 @@ class SampleDataset(Dataset):
         return self.samples
 
     def __getitem__(self, item: int) -> dict[str, Any]:
+        if not 0 <= item < self.samples:  # so that `for sample in dataset` ends
+            raise IndexError(f"sample {item} of {self.samples}")
         return self.__getitems__([item])[0]
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
