@@ -193,7 +193,7 @@ def _headline(shown: dict[str, Found]) -> str:
             _loss(one),
             _spread(one.means),
             f"{statistics.median(one.means) - statistics.median(base.means):+.1f}" if base else "–",
-            str(len(one.records)) if one.flops else "–",
+            _seeds(one),
         ]
         for one in shown.values()
     ]
@@ -203,7 +203,7 @@ def _headline(shown: dict[str, Found]) -> str:
 
 def _scores(shown: dict[str, Found]) -> str:
     rows = [
-        [f"`{name}`", f"{one.flops / C:.2f}", str(len(one.records)), _loss(one), _spread(one.means)]
+        [f"`{name}`", f"{one.flops / C:.2f}", _seeds(one), _loss(one), _spread(one.means)]
         + [_spread(one.of_task(task)) for task in TASKS]
         for name, one in shown.items()
     ]
@@ -248,11 +248,15 @@ def _run_row(name: str, record: dict[str, Any]) -> list[str]:
         f"{record['steps']:,}",
         f"{record['tokens'] / 1e6:.1f}",
         f"{record['flops']:.3g}",
-        ", ".join(record.get("precision", ["fp32"])),  # before there was a choice
+        ", ".join(record.get("precision", ["fp32"])) if record["steps"] else "–",  # fp32 before there was a choice
         f"{record['seconds'] / 3600:.2f}",
         f"{record[VALIDATION]:.3f}" if VALIDATION in record else "–",
         "–" if finetuning is None else f"{finetuning / 3600:.2f}",
     ]
+
+
+def _seeds(one: Found) -> str:
+    return str(len(one.records)) if one.flops else "–"
 
 
 def _loss(one: Found | None) -> str:

@@ -119,7 +119,7 @@ def test_the_control_is_finetuned_like_the_others_and_shown_beside_them(records,
     found = read_records(tmp_path)
     made = blocks(found)
     assert "| never trained | 0.00 | – | 41.0 (40.0–42.0) | -11.0 | – |" in made["headline"]
-    assert "| `untrained` | 0.00 | 1 | – | 41.0 (40.0–42.0) |" in made["scores"]
+    assert "| `untrained` | 0.00 | – | – | 41.0 (40.0–42.0) |" in made["scores"]
     assert (
         "Never trained, random:mini-base has 41.0 (40.0 to 42.0, n = 3); above all of that: early-15" in made["verdict"]
     )
