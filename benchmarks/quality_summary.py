@@ -74,7 +74,7 @@ class Found:
     def loss(self) -> float | None:
         """The validation loss at the end, with 15 % masked, median over seeds; None where nobody measured it."""
         losses = [record.get(VALIDATION) for record in self.records]
-        return None if None in losses else statistics.median(losses)
+        return None if None in losses else round(statistics.median(losses), 4)
 
 
 def read_records(folder: Path = RECORDS) -> dict[str, Found]:
