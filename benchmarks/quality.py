@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as 
 
 import torch
 from benchmarks.quality_arms import ARMS, FINETUNING, RECIPE, ROWS, UNIT, VOCABULARY, Arm
-from benchmarks.quality_summary import RECORDS, VALIDATION, Found, blocks, draw, read_records, summary, write_documents
+from benchmarks.quality_summary import RECORDS, VALIDATION, Found, draw, read_records, summary
+from benchmarks.quality_tables import blocks, write_documents
 from torch.utils.data import DataLoader
 
 from latemask.durations import deadline

@@ -78,14 +78,14 @@ def test_backwards_a_budget_of_the_machine_becomes_the_most_steps_that_fit(capsy
 def test_tokens_and_flops_become_the_steps_that_pretrain_would_take(capsys):
     recipe = spelled_out(load_recipe("mini-base", {"budget": {"flops": 1e14}}), 12544)
     assert planned(capsys, "mini-base", "--flops", "1e14")["steps"] == planned_steps(recipe)
-    assert planned(capsys, "mini-base", "--tokens", "1e6")["steps"] == 1_000_000 // (8 * 128)
+    assert planned(capsys, "mini-base", "--tokens", "1e6")["steps"] == 1_000_000 // (16 * 128)
 
 
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (["mini-base"], "latemask pretrain mini-base --data DATA --max-steps 976"),
-        (["mini-base", "--mask.rate", "0.5"], "latemask pretrain RECIPE-AND-ITS-OPTIONS --data DATA --max-steps 976"),
+        (["mini-base"], "latemask pretrain mini-base --data DATA --max-steps 488"),
+        (["mini-base", "--mask.rate", "0.5"], "latemask pretrain RECIPE-AND-ITS-OPTIONS --data DATA --max-steps 488"),
     ],
     ids=["as it is", "changed"],
 )
@@ -204,7 +204,7 @@ def test_bad_input_is_one_clear_line(capsys, words, message):
 
 def test_from_python_it_returns_the_plan():
     found = plan("mini-base", tokens=1e6)
-    assert found.steps == 976
+    assert found.steps == 488
     with pytest.raises(UserError, match="2 budgets"):
         plan("mini-base", tokens=1e6, flops=1e12)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from benchmarks import quality, quality_summary
 from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, HIDDEN, MAIN, TASKS, Arm
-from benchmarks.quality_summary import DOCUMENTS, blocks, read_records, summary, up_to_date
+from benchmarks.quality_summary import read_records, summary
+from benchmarks.quality_tables import DOCUMENTS, blocks, up_to_date
 
 from latemask import pretrain
 from latemask.budget import planned_steps, sequence_flops, spent
@@ -74,6 +75,33 @@ def test_what_has_not_been_run_is_not_made_up(records, tmp_path, begun):
     assert found["late_minus_early_at_equal_flops"] is None
     assert found["pretraining_seeds"] == begun
     assert "| 0.001 | 8 | – | – |" in blocks(read_records(tmp_path))["tuning"]
+
+
+def test_what_sentences_rest_on_is_made_from_the_records_too(records, tmp_path):
+    records(BASELINE, 0, [0.50, 0.52, 0.54])
+    records(CHEAPER, 0, [0.55, 0.56, 0.57])
+    path = tmp_path / f"{CHEAPER}-0.json"
+    kept = json.loads(path.read_text())
+    kept |= {"seconds": 2700, "collapsed": {"cola": 2}, "validation_loss": 4.5}
+    kept["scores"]["cola"] = [0.0, 0.0, 0.1]
+    path.write_text(json.dumps(kept))
+    found = read_records(tmp_path)
+    facts = blocks(found)["facts"]
+    assert "`early-15` 5.000; `late-40` 4.500." in facts
+    assert "`early-15` none; `late-40` 2 of 3 on CoLA." in facts
+    assert "Mean without CoLA: `early-15` 52.0 (50.0–54.0); `late-40` 56.0 (55.0–57.0)." in facts
+    assert "FLOPs 0.72, or 0.76 if the last layer of both worked at every position" in facts
+    assert "in pairs as they ran: 0.75." in facts
+    assert summary(found)["the_same_without_pruning"] == pytest.approx(0.76, abs=5e-3)
+
+
+def test_the_constant_answer_stands_below_the_scores(records, tmp_path):
+    records(BASELINE, 0, [0.50, 0.52, 0.54])
+    path = tmp_path / f"{BASELINE}-0.json"
+    constant = dict(zip(TASKS, (0.5, 0.4, 0.3, 0.7, 0.0, 0.0, 0.5, 0.6), strict=True))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "constant": constant}))
+    last = blocks(read_records(tmp_path))["scores"].splitlines()[-1]
+    assert last.startswith("| always the same answer | – | – | – | 37.5 | 50.0 | 40.0 | 30.0 | 70.0 | 0.0 |")
 
 
 def test_short_runs_are_told_apart_by_what_is_masked_and_where_it_joins(records, tmp_path):

@@ -1,4 +1,8 @@
-"""The baseline: masked language modelling as RoBERTa does it, [MASK] at the input. As well built as late masking."""
+"""The baseline: masked language modelling as RoBERTa does it, [MASK] at the input.
+
+As well built as late masking but for one thing: its last layer works at every position, as everybody's does, and could
+work at the predicted ones alone.
+"""
 
 from __future__ import annotations
 
