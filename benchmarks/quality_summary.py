@@ -15,7 +15,7 @@ from latemask.budget import sequence_flops
 from latemask.recipe import Recipe, load_recipe
 from latemask.reporting import plots
 from latemask.reporting.runs import Run
-from latemask.reporting.scores import Contest, Scores
+from latemask.reporting.scores import Contest, Scores, TaskScores
 from latemask.reporting.verdict import Arm as ScoredArm
 from latemask.run_folder import RunFolder
 from latemask.sweeping import nested
@@ -42,8 +42,12 @@ class Found:
 
     def means_of(self, tasks: Sequence[str]) -> list[float]:
         """Return the same over some tasks."""
+        return [mean for means in self.means_by_run(tasks) for mean in means]
+
+    def means_by_run(self, tasks: Sequence[str]) -> list[list[float]]:
+        """Return the same, of each pre-training run by itself."""
         per_run = [zip(*(record["scores"][task] for task in tasks), strict=True) for record in self.records]
-        return [100 * statistics.fmean(scores) for run in per_run for scores in run]
+        return [[100 * statistics.fmean(scores) for scores in run] for run in per_run]
 
     @property
     def flops(self) -> float:
@@ -126,16 +130,26 @@ def _arm_summary(found: Found) -> dict[str, Any]:
 def as_compared(found: dict[str, Found]) -> tuple[list[ScoredArm], Scores]:
     """Return the arms that were pre-trained and fine-tuned, and their scores."""
     trained = {name: one for name, one in judged(found).items() if one.flops}
-    arms = [ScoredArm(name, [_as_run(record) for record in one.records], one.means) for name, one in trained.items()]
+    arms = [
+        ScoredArm(name, [_as_run(record) for record in one.records], one.means_by_run(one.arm.tasks))
+        for name, one in trained.items()
+    ]
     by_run = {
-        run.name: {task: [100 * score for score in scores] for task, scores in record["scores"].items()}
+        run.name: {task: _scores(scores, one.arm) for task, scores in record["scores"].items()}
         for arm, one in zip(arms, trained.values(), strict=True)
         for run, record in zip(arm.runs, one.records, strict=True)
     }
     controls = {
-        f"random:{RECIPE}": {task: one.of_task(task) for task in TASKS} for one in judged(found, [CONTROL]).values()
+        f"random:{RECIPE}": {
+            task: _scores(scores, one.arm) for record in one.records for task, scores in record["scores"].items()
+        }
+        for one in judged(found, [CONTROL]).values()
     }
     return arms, Scores([Contest(task, task, "part", task) for task in TASKS], by_run, [], controls)
+
+
+def _scores(scores: Sequence[float], arm: Arm) -> TaskScores:
+    return TaskScores({seed: 100 * score for seed, score in enumerate(scores)}, arm.learning_rate)
 
 
 def _as_run(record: dict[str, Any]) -> Run:

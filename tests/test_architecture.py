@@ -10,7 +10,7 @@ import latemask
 ROOT = Path(latemask.__file__).parent
 
 # Each room may import from the ones named here (and from itself). Everything may import the ground floor.
-GROUND = {"errors", "files", "console", "durations", "processes", "sealed", "signals", "__init__"}
+GROUND = {"errors", "files", "console", "durations", "processes", "sealed", "signals", "yaml_files", "__init__"}
 MAY_IMPORT = {
     "recipe": set(),
     "precision": {"recipe"},
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "planning": {"budget", "model", "recipe", "text", "training"},
     "evaluation": {"exporting", "model", "precision", "recipe", "run_folder", "text"},
     "demonstrating": {"evaluation", "filling", "recipe", "reporting", "run_folder", "text", "training"},
-    "sweeping": {"recipe", "reporting", "run_folder", "training"},
+    "sweeping": {"budget", "model", "recipe", "reporting", "run_folder", "text", "training"},
     "cli": {"recipe"},
     "__main__": {"cli"},
 }

@@ -27,6 +27,7 @@ def record(arm: Arm, seed: int, scores: list[float]) -> dict:
         "arm": asdict(arm),
         "seed": seed,
         "recipe": flat(recipe),
+        "data": {"train/0.npy": "abc"},
         "commit": "abcdef0",
         "steps": steps,
         "tokens": 1000,

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from latemask import sweep
+from latemask import prepare, sweep
 from latemask.cli import main
 from latemask.errors import TimeIsUp, UserError
 from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.sweeping import read_sweep
+from latemask.text import Mixture
+from latemask.training.job import plan_job
 from tests.conftest import tiny_recipe
 
 
@@ -82,18 +84,44 @@ def test_stopped_in_the_middle_it_goes_on(sweep_file, monkeypatch):
     assert sweep(path).is_file()
 
 
-def test_a_run_that_was_begun_is_resumed(sweep_file, monkeypatch):
+def test_a_run_that_was_begun_is_resumed(sweep_file, data, monkeypatch):
     path = sweep_file(grid={"mask.rate": [0.3]})
     asked = []
     monkeypatch.setattr("latemask.sweeping.compare", lambda runs, **_: Path("page"))
     monkeypatch.setattr("latemask.sweeping.pretrain", lambda recipe, **given: asked.append(given["resume"]))
     sweep(path)
+    job = plan_job(read_sweep(path).runs[0].recipe, Mixture.open(data.folder))
     run = RunFolder(Path("sweep/rate-0.3_seed-0"))
-    run.path.mkdir(parents=True)
-    run.recipe_file.write_text(dump_recipe(read_sweep(path).runs[0].recipe))
-    run.update(status="running")
+    run.path.mkdir()
+    run.start(job.recipe, job.data.record, overwrite=False)
     sweep(path)
     assert asked == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"flops": 6.0e8}, r"budget\.flops: 3[^;]* -> 6"),
+        ({"recipe": "wider.yaml"}, r"encoder\.width: 32 -> 64"),
+        ({"data": "other"}, "data: .*other data"),
+    ],
+)
+def test_a_finished_run_of_another_sweep_is_not_taken_for_one_of_this(sweep_file, corpus, change, what):
+    grid = {"mask.rate": [0.3]}
+    sweep(sweep_file(grid=grid))
+    recipes = {path: path.read_text() for path in Path("sweep/recipes").iterdir()}
+    wider = replace(tiny_recipe(), encoder=replace(tiny_recipe().encoder, width=64))
+    Path("wider.yaml").write_text(dump_recipe(wider))
+    prepare([corpus], out=Path("other"), vocab_size=1000, validation=0.2)
+    with pytest.raises(UserError, match=f"made by another sweep than this one: {what}"):
+        sweep(sweep_file(grid=grid, **change))
+    assert {path: path.read_text() for path in Path("sweep/recipes").iterdir()} == recipes
+
+
+def test_a_run_that_cannot_be_is_found_before_the_first_is_trained(sweep_file):
+    with pytest.raises(UserError, match=r"flops-3_seed-0: .*step"):
+        sweep(sweep_file(grid={"mask.rate": [0.3]}, also=[{"mask.rate": 0.4, "flops": 3}]))
+    assert not Path("sweep").exists()
 
 
 @pytest.mark.parametrize(
@@ -140,12 +168,23 @@ def test_a_printed_command_runs(sweep_file, capsys):
         ({"grid": {"seed": [1]}}, "seeds"),
         ({"grid": {"mask": [1]}}, "mask"),
         ({"grid": {"mask.rate": [0.3, 0.3]}}, "asked for twice"),
+        ({"grid": {"mask.rate": [0.4]}, "also": [{"mask.rate": 0.4, "objective": "late"}]}, "asked for twice, once as"),
+        ({"grid": {"mask.rate": [0.3, 0.3000001]}}, "too much alike"),
+        ({"grid": {"mask": [1], "mask.rate": [0.3]}}, "'mask' has a value of its own"),
+        ({"grid": {"mask.rate": [0.3], "mask": [1]}}, "it has a value and keys below it"),
+        ({"grid": {"seed.x": [5], "mask.rate": [0.3]}}, "seed: it has a value and keys below it"),
         ({"grid": {"mask.rate": [n / 2000 for n in range(100, 1300)]}}, "1,000 at most"),
     ],
 )
 def test_what_is_wrong_is_said(sweep_file, changes, message):
     with pytest.raises(UserError, match=message):
         read_sweep(sweep_file(**changes))
+
+
+def test_a_key_that_is_given_twice_is_a_mistake(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("grid: {mask.rate: [0.3], mask.rate: [0.4]}\n")
+    with pytest.raises(UserError, match=r"'mask\.rate' is given twice"):
+        read_sweep(tmp_path / "sweep.yaml")
 
 
 @pytest.mark.parametrize("content", ["a: [", "- 1", "", "!!python/object:os.system {}"])

@@ -79,7 +79,7 @@ def model_card(run: RunFolder, source: Path, model: Any) -> str:
 def _training(run: RunFolder, source: Path) -> str:
     data, state = run.record["data"], source / "trainer_state.json"
     steps = json.loads(state.read_text("utf-8"))["global_step"] if state.is_file() else run.record["steps"]
-    rows = run.metrics() if run.metrics_file.is_file() else []
+    rows = run.metrics()
     spent = next((row for row in reversed(rows) if row["step"] <= steps), {"step": 1, "tokens": 0, "flops": 0})
     validated = [row for row in rows if "eval_masked" in row and row["step"] <= steps]
     return _TRAINING.format(

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import yaml
 
 from latemask.errors import UserError, nearest
+from latemask.yaml_files import read_yaml
 
 MOST_STEPS = 10**9
 _MOST = {"layers": 10_000, "width": 2**20, "heads": 2**20}
@@ -234,10 +235,7 @@ def find_recipe(name_or_path: str | Path) -> Path:
 def load_recipe(name_or_path: str | Path, overrides: dict[str, Any] | None = None) -> Recipe:
     """Read a recipe and lay nested `overrides` ({"mask": {"rate": 0.5}}) over it; refuse what it cannot be."""
     path = find_recipe(name_or_path)
-    try:
-        tree = yaml.safe_load(path.read_text("utf-8")) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a YAML recipe: {' '.join(str(error).split())[:300]}") from None
+    tree = read_yaml(path, "recipe") or {}
     _refuse_unknown(tree, Recipe, str(path))
     _refuse_unknown(overrides or {}, Recipe, "overrides")
     if overrides and "budget" in overrides:

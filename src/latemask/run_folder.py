@@ -12,7 +12,6 @@ RUN/encoder/          the exported encoder
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -22,12 +21,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from latemask.console import say
 from latemask.errors import UserError
 from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
-from latemask.recipe import Recipe, differences, dump_recipe, load_recipe
+from latemask.recipe import MOST_STEPS, Recipe, differences, dump_recipe, load_recipe
 from latemask.sealed import MANIFEST as SEAL
 from latemask.sealed import damage
 
@@ -80,10 +79,10 @@ class RunFolder:
             return {}
         try:
             record = dict(json.loads(path.read_text("utf-8")))
-            dict(record.get("data", {}))
+            record.get("data", {}).get("fingerprint")
             list(map(int, record.get("left_out_batches", [])))
             list(map(str, record.get("precision", [])))
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
         return record
 
@@ -94,6 +93,17 @@ class RunFolder:
     def lock(self) -> FileLock:
         """Take the folder for this process; the system frees it however the process ends."""
         return exclusive_lock(self.path / ".lock", f"{self.path} is in use by another process")
+
+    def is_in_use(self) -> bool:
+        """Whether a process holds the folder; where that cannot be tried, it may."""
+        file = self.path / ".lock"
+        if not file.exists():
+            return False
+        try:
+            with FileLock(file, timeout=0):
+                return False
+        except (Timeout, OSError):
+            return True
 
     def refuse_what_cannot_be(self, resume: bool) -> None:
         """Say no before anything is made: a file in the way, or nothing to resume."""
@@ -120,36 +130,32 @@ class RunFolder:
         )
         write_text_atomically(self.recipe_file, dump_recipe(recipe))  # last: from here on there is a run
 
+    def changes(self, recipe: Recipe, data: dict[str, Any]) -> list[str]:
+        """Say in what a recipe and data differ from those that the run began with."""
+        changed = differences(load_recipe(self.recipe_file), recipe)
+        began_with = self.record.get("data", {})
+        if began_with.get("fingerprint") != data["fingerprint"]:
+            changed.append(f"data: {began_with.get('folder')} -> {data['folder']} (other data, whatever the name)")
+        return changed
+
     def check_same(self, recipe: Recipe, data: dict[str, Any]) -> None:
         """Refuse to go on with another recipe or other data than the run began with."""
-        if changed := differences(load_recipe(self.recipe_file), recipe):
+        if changed := self.changes(recipe, data):
             raise UserError(
-                f"cannot resume {self.path} with a changed recipe: {'; '.join(changed)} "
+                f"cannot resume {self.path}: changed since it began: {'; '.join(changed)} "
                 "(--allow-changes, if you mean it)"
             )
-        if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:
-            raise UserError(
-                f"cannot resume {self.path}: the data in {data['folder']} is not what the run started with "
-                "(--allow-changes, if you mean it)"
-            )
-
-    def is_changed(self, recipe: Recipe, data: dict[str, Any]) -> bool:
-        """Whether a recipe or data differ from those that the run began with."""
-        same_data = self.record.get("data", {}).get("fingerprint") == data["fingerprint"]
-        return bool(differences(load_recipe(self.recipe_file), recipe)) or not same_data
 
     def go_on(self, recipe: Recipe, data: dict[str, Any], allow_changes: bool) -> None:
         """Let a run go on, with the recipe and the data it began with or, if that is allowed, with others."""
         if not allow_changes:
             self.check_same(recipe, data)
             return
-        changed = differences(load_recipe(self.recipe_file), recipe)
+        changed = self.changes(recipe, data)
         if fixed := [line for line in changed if line.startswith(_FIXED)]:
             raise UserError(
                 f"{'; '.join(fixed)}: a run keeps its model's shape, and its batch, by which samples are counted"
             )
-        if self.record.get("data", {}).get("fingerprint") != data["fingerprint"]:
-            changed.append(f"data: {self.record.get('data', {}).get('folder')} -> {data['folder']}")
         if changed:
             say(f"going on with changes: {'; '.join(changed)}")
             write_text_atomically(self.recipe_file, dump_recipe(recipe))
@@ -211,8 +217,15 @@ class RunFolder:
         """Return the log lines; one torn by a crash is left out."""
         return [row for row in self._metric_rows() if row is not None]
 
+    def damaged_metrics(self) -> int:
+        """Return how many log lines are none; half a line at the end of one that still writes is no damage."""
+        rows = self._metric_rows()
+        return sum(row is None for row in (rows if self.is_finished() else rows[:-1]))
+
     def _metric_rows(self) -> list[dict[str, Any] | None]:
         """Return every line of the log; None for one that is none of ours."""
+        if not self.metrics_file.is_file():
+            return []
         text = self.metrics_file.read_text("utf-8", errors="replace")
         return [_metric_row(line) for line in text.split("\n") if line]
 
@@ -262,7 +275,12 @@ def _metric_row(line: str) -> dict[str, Any] | None:
     is_ours = (
         isinstance(row, dict)
         and isinstance(row.get("step"), int)
-        and isinstance(row.get("seconds"), (int, float))
-        and math.isfinite(row["seconds"])
+        and 0 <= row["step"] <= MOST_STEPS
+        and is_number(row.get("seconds"))
     )
     return row if is_ours else None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a log is one that can be computed with: not NaN, nor larger than floats go."""
+    return isinstance(value, (int, float)) and -sys.float_info.max <= value <= sys.float_info.max

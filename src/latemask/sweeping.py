@@ -22,16 +22,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
+from latemask.budget import planned_steps
 from latemask.console import printable, say
 from latemask.durations import deadline
 from latemask.errors import TimeIsUp, UserError, nearest
 from latemask.files import write_text_atomically
-from latemask.recipe import BudgetRecipe, Recipe, dump_recipe, flat, load_recipe
+from latemask.recipe import BudgetRecipe, Recipe, check_recipe, dump_recipe, flat, load_recipe
 from latemask.reporting import compare
 from latemask.run_folder import RunFolder
+from latemask.text import Mixture
 from latemask.training import pretrain
+from latemask.yaml_files import read_yaml
 
 _KEYS = ("recipe", "data", "out", "flops", "seeds", "grid", "also")
 _MOST_RUNS = 1000
@@ -84,6 +85,7 @@ def sweep(
     """
     limit = deadline(stop_after, "--stop-after")
     found = read_sweep(Path(file))
+    _refuse_what_cannot_be(found)
     _write_recipes(found)
     waiting = [run for run in found.runs if not found.folder(run).is_finished()]
     say(f"{len(found.runs)} runs, {len(found.runs) - len(waiting)} finished")
@@ -122,18 +124,50 @@ def read_sweep(path: Path) -> Sweep:
     if len(arms) * len(seeds) > _MOST_RUNS:
         raise UserError(f"{path}: {len(arms) * len(seeds):,} runs; {_MOST_RUNS:,} at most")
     runs = [_run(str(tree["recipe"]), {**arm, "seed": seed}, flops, path) for arm in arms for seed in seeds]
-    if doubled := {run.name for run in runs if [other.name for other in runs].count(run.name) > 1}:
-        raise UserError(f"{path}: {printable(min(doubled))} is asked for twice")
+    _refuse_doubles(runs, path)
     return Sweep([str(part) for part in _listed(tree["data"], f"{path}: data")], Path(str(tree["out"])), runs)
+
+
+def _refuse_doubles(runs: Sequence[SweepRun], path: Path) -> None:
+    """A run that is made twice is not two seeds."""
+    names: dict[Recipe, str] = {}
+    for run in runs:
+        if (other := names.setdefault(run.recipe, run.name)) is not run.name:
+            raise UserError(f"{path}: {printable(other)} is asked for twice, once as {printable(run.name)}")
+    if len({run.name for run in runs}) < len(runs):
+        raise UserError(f"{path}: two values of the grid are too much alike to name a run by them")
+
+
+def _refuse_what_cannot_be(found: Sweep) -> None:
+    """Plan every run before the first begins, and see that those that were begun are still what is asked for."""
+    data = Mixture.open(found.data, verify=False)
+    for run in found.runs:
+        try:
+            recipe = _planned(run.recipe, data)
+        except UserError as error:
+            raise UserError(f"{printable(run.name)}: {error}") from None
+        folder = found.folder(run)
+        if _is_begun(folder) and (changed := folder.changes(recipe, data.record)):
+            raise UserError(
+                f"{folder.path} was made by another sweep than this one: {'; '.join(changed)}. "
+                "Give this one another 'out', or move that run away"
+            )
+
+
+def _planned(recipe: Recipe, data: Mixture) -> Recipe:
+    """Return a recipe spelled out, if it can be run on some machine; it need not be this one."""
+    from latemask.model import complete_recipe  # not for --help: it loads torch
+
+    complete = complete_recipe(recipe, data.vocabulary)
+    check_recipe(complete)
+    planned_steps(complete)
+    return complete
 
 
 def _tree(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file")
-    try:
-        tree = yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a YAML sweep: {' '.join(str(error).split())[:300]}") from None
+    tree = read_yaml(path, "sweep")
     if not isinstance(tree, dict):
         raise UserError(f"{path} is not a sweep: it needs {', '.join(_KEYS)}")
     for key in tree:
@@ -163,7 +197,10 @@ def _run(recipe: str, keys: dict[str, Any], flops: float, path: Path) -> SweepRu
     own = _number(keys.get(_OWN_BUDGET, flops), f"{path}: flops")
     if budget := [key for key in keys if key.split(".")[0] == "budget"]:
         raise UserError(f"{path}: {budget[0]}: the budget of a sweep is 'flops'")
-    loaded = load_recipe(recipe, nested({key: value for key, value in keys.items() if key != _OWN_BUDGET}))
+    try:
+        loaded = load_recipe(recipe, nested({key: value for key, value in keys.items() if key != _OWN_BUDGET}))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     return SweepRun(_name(keys), replace(loaded, budget=BudgetRecipe(flops=own)))
 
 
@@ -175,6 +212,10 @@ def nested(keys: dict[str, Any]) -> dict[str, Any]:
         target = tree
         for section in sections:
             target = target.setdefault(section, {})
+            if not isinstance(target, dict):
+                raise UserError(f"{printable(key)}: '{printable(section)}' has a value of its own")
+        if last in target:
+            raise UserError(f"{printable(key)}: it has a value and keys below it")
         target[last] = value
     return tree
 

@@ -12,6 +12,7 @@ from latemask import compare, report
 from latemask.cli import main
 from latemask.errors import UserError
 from latemask.reporting import write_page
+from latemask.run_folder import RunFolder
 from tests.reporting.conftest import CONTROL, write_results
 
 FIGURES = ("loss-steps", "loss-tokens", "loss-flops", "loss-seconds", "compute")
@@ -56,7 +57,7 @@ def test_a_never_trained_control_is_shown_everywhere(runs, tmp_path):
     assert page.count("never trained (random:&lt;tiny&gt;)") == 2  # in the legend and in the table
     assert "Never trained, random:&lt;tiny&gt; has 56.2" in page
     assert page.count("Broken line: never trained") == 2
-    assert "random:<tiny>,never trained,,0,sst2,1,62.5\n" in (tmp_path / "out" / "scores.csv").read_text()
+    assert "random:<tiny>,never trained,,0,sst2,0.0001,1,62.5\n" in (tmp_path / "out" / "scores.csv").read_text()
 
 
 def test_the_same_page_comes_out_twice(runs, results, tmp_path):
@@ -102,11 +103,30 @@ def test_no_run_at_all_is_an_error(tmp_path, capsys):
     assert "nothing to compare" in capsys.readouterr().err
 
 
-def test_somebody_elses_page_is_not_overwritten(runs, tmp_path):
-    (tmp_path / "report.html").write_text("my thesis")
-    with pytest.raises(UserError, match="not written by latemask"):
+@pytest.mark.parametrize("name", ["report.html", "scores.csv", "curves.csv", "compute.png"])
+def test_somebody_elses_files_are_not_overwritten(runs, tmp_path, name):
+    (tmp_path / name).write_text("my thesis on latemask")
+    with pytest.raises(UserError, match=f"{name} was not written by latemask"):
         compare(runs.all, out=tmp_path)
-    assert (tmp_path / "report.html").read_text() == "my thesis"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "my thesis on latemask"}
+
+
+def test_a_page_that_is_written_again_leaves_no_figure_of_the_one_before(runs, results, tmp_path):
+    out = tmp_path / "out"
+    compare(runs.all, glue=[results], out=out)
+    assert (out / "scores.svg").is_file()
+    (out / "notes.txt").write_text("mine")
+    compare(runs.all, out=out)
+    assert not (out / "scores.svg").exists()
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_scores_of_a_run_that_is_not_finished_are_in_the_table(runs, copied, results, tmp_path):
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    page = compare([copied, runs.early, runs.fifteen], glue=[results], out=tmp_path / "out")
+    assert "copied (not finished)" in page.read_text()
+    assert "copied,late 40% inside 2,0," in (tmp_path / "out" / "scores.csv").read_text()
 
 
 def test_a_report_is_about_one_run_and_lies_in_it(copied, capsys):
@@ -124,7 +144,8 @@ def test_a_report_while_the_run_still_runs(copied, rows, tmp_path):
     (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
     lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
     (copied / "metrics.jsonl").write_text("".join(lines[:rows]))
-    page = report(copied, out=tmp_path / "elsewhere").read_text()
+    with RunFolder(copied).lock():
+        page = report(copied, out=tmp_path / "elsewhere").read_text()
     assert "Running: step" in page
     assert "not finished" in page
     assert ("to go" in page) == (rows == 3)
@@ -143,7 +164,6 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_run(runs, copied, monke
     def full(run: Path) -> Path:
         raise OSError(28, "No space left on device")
 
-    from latemask.run_folder import RunFolder
     from latemask.training import running
 
     monkeypatch.setattr(running, "write_page", full)

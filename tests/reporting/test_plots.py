@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from latemask.reporting.plots import ends, fitting, looks, places
+from latemask.reporting.plots import curves, ends, fitting, looks, places
 from latemask.reporting.runs import read_run
 from latemask.reporting.scores import Scores
 from latemask.reporting.verdict import arms_of
@@ -25,6 +25,18 @@ def test_long_names_are_cut_in_the_middle_and_stay_apart():
     assert len(set(names)) == 4
     assert max(map(len, names)) < 40
     assert names[3].endswith("-seed-1")
+
+
+def test_every_name_is_in_the_legend_as_it_is(runs):
+    names = ["_hidden", "#0072b2"]
+    read = [replace(read_run(run), name=name) for run, name in zip((runs.late, runs.early), names, strict=True)]
+    for figure in curves(read):
+        assert all(f">{name}<" in figure.inline for name in names)
+
+
+def test_letters_that_this_machine_cannot_draw_are_no_trouble(runs, tmp_path, recwarn):
+    curves([replace(read_run(runs.late), name="日本"), read_run(runs.early)])[0].save(tmp_path)
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
 
 
 def test_last_losses_are_drawn_only_if_all_were_validated_alike(runs):

@@ -14,6 +14,7 @@ from latemask.errors import UserError
 from latemask.recipe import MaskRecipe, dump_recipe, load_recipe
 from latemask.reporting.comparing import _time
 from latemask.reporting.runs import common_ground, read_run, read_runs, recipe_differences, short_names
+from latemask.run_folder import RunFolder
 from latemask.sweeping import nested
 from tests.reporting.conftest import STEPS
 
@@ -87,11 +88,59 @@ def test_an_unfinished_run_says_how_far_it_is_and_how_long_it_will_take(copied):
     lines = (copied / "metrics.jsonl").read_text().splitlines()
     half = [line for line in lines if json.loads(line)["step"] <= 3]
     (copied / "metrics.jsonl").write_text("\n".join([*half, half[-1][:10]]))  # the last line is being written
-    run = read_run(copied)
+    with RunFolder(copied).lock():
+        run = read_run(copied)
     assert run.done == 3
-    assert run.problems == ["not finished: step 3 of 6, so its last numbers are not its end"]
+    assert run.problems == ["not finished (running): step 3 of 6, so its last numbers are not its end"]
     assert run.seconds_left > 0
     assert run.last_validation is None  # none at step 3
+
+
+def test_a_run_that_was_killed_does_not_run_and_has_no_time_left(copied):
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    run = read_run(copied)
+    assert run.status == "interrupted"
+    assert run.seconds_left is None
+    assert run.problems[0].startswith("not finished (interrupted)")
+
+
+def test_a_log_that_lacks_its_end_is_said_and_no_speed_is_made_up(copied):
+    whole = read_run(copied)
+    lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= 3))
+    run = read_run(copied)
+    assert run.problems == ["its log ends at step 3: losses, time and speed are those up to there"]
+    assert run.tokens_a_second == pytest.approx(whole.place(run.rows[-1], "tokens") / run.rows[-1]["seconds"])
+
+
+def test_losses_that_are_no_numbers_are_counted(copied):
+    lines = [json.loads(line) for line in (copied / "metrics.jsonl").read_text().splitlines()]
+    strange = {1: float("nan"), 2: 10**400}
+    broken = [{**line, "loss": strange.get(line["step"], 1.0)} if "loss" in line else line for line in lines]
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in broken))
+    run = read_run(copied)
+    assert run.problems == ["2 of its losses are no numbers, and not shown"]
+    assert [row["step"] for row in run.points("loss")] == [3, 4, 5, 6]
+
+
+def test_damage_in_the_middle_of_a_log_is_damage_also_while_it_runs(copied):
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    first, second, *rest = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join([first, second[:9] + "\n", *rest]))
+    assert "1 damaged log lines were left out" in read_run(copied).problems
+
+
+def test_a_run_that_does_not_say_its_data_is_compared_with_nobody(runs, copied):
+    record = json.loads((copied / "run.json").read_text())
+    del record["data"]["fingerprint"]
+    (copied / "run.json").write_text(json.dumps(record))
+    unknown = read_run(copied)
+    assert any("does not say what data it had" in problem for problem in unknown.problems)
+    late = read_run(runs.late)
+    assert late.validated_on != unknown.validated_on
+    assert common_ground([late, unknown]) == []
 
 
 def test_a_run_that_has_not_logged_anything_yet(copied):
@@ -126,9 +175,11 @@ def test_what_is_no_run_is_named_and_the_others_are_read(runs, tmp_path):
     found, problems = read_runs([runs.late, tmp_path / "empty", tmp_path / "nowhere"])
     assert [run.name for run in found] == ["late"]
     assert ["not a latemask run" in problems[0], "no such folder" in problems[1]] == [True, True]
+    (tmp_path / "file").write_text("")
+    assert read_runs([tmp_path / "file"])[1] == [f"left out: {tmp_path / 'file'} is a file, not a run folder"]
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"data": 3}'])
+@pytest.mark.parametrize("content", ["{", "[1]", '{"data": 3}', '{"data": []}', '{"data": ""}'])
 def test_a_damaged_run_json_is_named(copied, content):
     (copied / "run.json").write_text(content)
     with pytest.raises(UserError, match="run\\.json"):
@@ -173,8 +224,10 @@ def test_names_are_as_short_as_can_be(tmp_path):
     assert short_names([tmp_path / "a" / "x", tmp_path / "a" / "y"]) == ["x", "y"]
     assert short_names([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]
     assert short_names([tmp_path / "\x1b[31m"]) == ["\\x1b[31m"]
-    with pytest.raises(UserError, match="twice"):
-        short_names([tmp_path, tmp_path])
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for again in (tmp_path / "run", tmp_path / "a" / ".." / "run", tmp_path / "link"):
+        with pytest.raises(UserError, match="twice"):
+            short_names([tmp_path / "run", again])
 
 
 def test_what_differs_between_recipes(runs):
@@ -187,6 +240,8 @@ def test_runs_on_other_data_or_with_another_tokenizer_are_not_comparable(runs, c
     files = record["data"]["fingerprint"]
     assert any(name.endswith("tokenizer.json") for name in files)
     shards = {name: checksum if name.endswith("tokenizer.json") else "0" for name, checksum in files.items()}
+    recipe = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(recipe.replace("seed: 0", "seed: 1"))
     for fingerprint, expected in ((files, []), (shards, ["data"]), (dict.fromkeys(files, "0"), ["data", "tokenizers"])):
         record["data"]["fingerprint"] = fingerprint
         (copied / "run.json").write_text(json.dumps(record))

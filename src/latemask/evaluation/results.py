@@ -93,7 +93,7 @@ class Results:
             return results
         except FileNotFoundError:
             raise UserError(f"{printable(str(path))}: no such file") from None
-        except _DAMAGE:
+        except (*_DAMAGE, OSError):
             raise UserError(
                 f"{printable(str(path))} is damaged, or no results of latemask; put it right or move it away"
             ) from None
@@ -213,6 +213,7 @@ class Summary:
     """The one with the best median on dev; the numbers are for this one."""
     tried: dict[str, float]
     """Median score of every learning rate."""
+    seeds: list[int]
     scores: list[float]
     """One for each seed."""
     median: float
@@ -240,6 +241,7 @@ def summarised(cells: list[Cell], constant: float) -> Summary:
         task=cells[0].task,
         learning_rate=best,
         tried={f"{rate:g}": median for rate, median in medians.items()},
+        seeds=[cell.seed for cell in chosen],
         scores=scores,
         median=medians[best],
         mean=statistics.fmean(scores),

@@ -14,12 +14,13 @@ from latemask.errors import UserError
 from latemask.files import write_text_atomically
 from latemask.recipe import dump_recipe
 from latemask.reporting.page import Page, Progress, Section, Table
-from latemask.reporting.plots import curves, ends, scores, split
+from latemask.reporting.plots import FIGURES, curves, ends, scores, split
 from latemask.reporting.runs import Run, common_ground, read_run, read_runs, recipe_differences
-from latemask.reporting.scores import Scores, read_scores
+from latemask.reporting.scores import ByContest, Scores, read_scores
 from latemask.reporting.verdict import Arm, arms_of, verdict
 
 PAGE = "report.html"
+_FIGURE_FILES = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")]
 _LOSSES_NOTE = (
     "Training losses (lines) are higher where more of the text is hidden. Validation (marks) hides the same 15 % "
     "of the same rows from every run, so these can be compared."
@@ -100,10 +101,10 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _progress(run: Run) -> Progress:
-    state = "Finished" if run.is_finished else str(run.record.get("status", "unknown")).capitalize()
-    words = [f"{state}: step {run.done:,} of {run.steps:,}, {run.tokens / 1e6:.3g} M tokens, {run.flops:.3g} FLOPs"]
-    if run.seconds:
-        words.append(f"{_time(run.seconds)} of training, {run.tokens / run.seconds:,.0f} tokens a second")
+    spent = f"{run.tokens / 1e6:.3g} M tokens, {run.flops:.3g} FLOPs"
+    words = [f"{run.status.capitalize()}: step {run.done:,} of {run.steps:,}, {spent}"]
+    if run.tokens_a_second is not None:
+        words.append(f"{_time(run.seconds)} of training, {run.tokens_a_second:,.0f} tokens a second")
     if run.seconds_left is not None:
         words.append(f"about {_time(run.seconds_left)} to go")
     return Progress("; ".join(words) + ".", run.steps, run.done)
@@ -130,19 +131,21 @@ def _sections(runs: Sequence[Run], arms: Sequence[Arm], results: Scores) -> list
 
 
 def _score_tables(arms: Sequence[Arm], results: Scores) -> list[Table]:
-    scored = [arm for arm in arms if any(results.by_run[run.name] for run in arm.runs)]
-    if not scored:
-        return []
     labels = [contest.label for contest in results.contests]
     rows = [
         [
             arm.label,
             f"{arm.flops:.3g}",
-            len(arm.runs),
+            arm.scored_runs or "–",
             _spread(arm.scores),
-            *(_spread(_of_task(arm, label, results)) for label in labels),
+            *(_spread([score for run in arm.runs for score in results.of(run.name, label)]) for label in labels),
         ]
-        for arm in scored
+        for arm in arms
+        if any(results.by_run[run.name] for run in arm.runs)
+    ]
+    rows += [
+        [f"{name} (not finished)", "–", "–", "–", *_of_tasks(found, labels)]
+        for name, found in results.unfinished.items()
     ]
     rows += [
         [
@@ -150,17 +153,17 @@ def _score_tables(arms: Sequence[Arm], results: Scores) -> list[Table]:
             "0",
             "–",
             _spread(results.control_averages.get(name, [])),
-            *(_spread(found.get(label, [])) for label in labels),
+            *_of_tasks(found, labels),
         ]
         for name, found in results.controls.items()
         if found
     ]
     columns = ["", "FLOPs", "runs", "mean of shared tasks", *labels]
-    return [Table(columns, rows, frozenset(range(1, len(columns))))]
+    return [Table(columns, rows, frozenset(range(1, len(columns))))] if rows else []
 
 
-def _of_task(arm: Arm, label: str, results: Scores) -> list[float]:
-    return [score for run in arm.runs for score in results.by_run[run.name].get(label, [])]
+def _of_tasks(found: ByContest, labels: Sequence[str]) -> list[str]:
+    return [_spread(found[label].values if label in found else []) for label in labels]
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -176,9 +179,9 @@ def _totals(runs: Sequence[Run]) -> Table:
         [
             run.name,
             run.method,
-            str(run.record.get("status", "unknown")),
+            run.status,
             f"{run.done:,} / {run.steps:,}",
-            f"{run.tokens / 1e6:.1f}",
+            f"{run.tokens / 1e6:.3g}",
             f"{run.flops:.3g}",
             f"{sum(run.split.values()):.2f}",
             _time(run.seconds),
@@ -203,17 +206,29 @@ def _recipes(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _write(page: Page, out: Path, runs: Sequence[Run], results: Scores) -> Path:
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose another --out")
-    if (out / PAGE).is_file() and "latemask" not in (out / PAGE).read_text("utf-8", errors="replace")[:2000]:
-        raise UserError(f"{out / PAGE} was not written by latemask; choose another --out")
+    tables = {"curves.csv": _curve_rows(runs), "scores.csv": _score_rows(runs, results)}
+    _refuse_what_is_not_ours(out, tables)
+    html = page.html()
     out.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(out / PAGE, html)  # first: it says that the rest is ours
+    for name in _FIGURE_FILES:
+        (out / name).unlink(missing_ok=True)  # of a page that was here before
     for figure in page.figures:
         figure.save(out)
-    for name, rows in (("curves.csv", _curve_rows(runs)), ("scores.csv", _score_rows(runs, results))):
+    for name, rows in tables.items():
         write_text_atomically(out / name, _as_csv(rows))
-    write_text_atomically(out / PAGE, page.html())
     return out / PAGE
+
+
+def _refuse_what_is_not_ours(out: Path, tables: Iterable[str]) -> None:
+    """A folder with a page of ours may be written again; elsewhere nothing is in the way of what we write."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another --out")
+    if (out / PAGE).is_file() and Page.MARK in (out / PAGE).read_text("utf-8", errors="replace")[:2000]:
+        return
+    for name in (PAGE, *tables, *_FIGURE_FILES):
+        if (out / name).exists():
+            raise UserError(f"{out / name} was not written by latemask; choose another --out")
 
 
 def _curve_rows(runs: Sequence[Run]) -> Iterable[Sequence[Any]]:
@@ -224,15 +239,18 @@ def _curve_rows(runs: Sequence[Run]) -> Iterable[Sequence[Any]]:
 
 
 def _score_rows(runs: Sequence[Run], results: Scores) -> Iterable[Sequence[Any]]:
-    yield ["run", "masking", "pretraining_seed", "flops", "task", "number", "score"]
+    yield ["run", "masking", "pretraining_seed", "flops", "task", "learning_rate", "seed", "score"]
     for run in runs:
-        for label, values in results.by_run.get(run.name, {}).items():
-            for number, score in enumerate(values):
-                yield [run.name, run.method, run.recipe.seed, run.flops, label, number, score]
+        found = results.by_run.get(run.name) or results.unfinished.get(run.name, {})
+        yield from _rows_of([run.name, run.method, run.recipe.seed, run.flops], found)
     for name, found in results.controls.items():
-        for label, values in found.items():
-            for number, score in enumerate(values):
-                yield [name, "never trained", "", 0, label, number, score]
+        yield from _rows_of([name, "never trained", "", 0], found)
+
+
+def _rows_of(who: Sequence[Any], found: ByContest) -> Iterable[Sequence[Any]]:
+    for label, task in found.items():
+        for seed, score in task.by_seed.items():
+            yield [*who, label, task.learning_rate, seed, score]
 
 
 def _as_csv(rows: Iterable[Sequence[Any]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from latemask import __version__
 from latemask.reporting.plots import COLOURS, Figure
@@ -48,6 +48,8 @@ class Progress:
 @dataclass(frozen=True)
 class Page:
     """All that a page shows."""
+
+    MARK: ClassVar[str] = '<meta name="generator" content="latemask '  # what page.html has, and nobody else's page
 
     title: str
     verdict: Sequence[str] = ()

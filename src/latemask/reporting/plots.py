@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -30,6 +31,7 @@ _AXES = {
 }
 _SMALL_PANELS_A_ROW = 3
 _LONGEST_NAME = 28
+_LONGEST_BESIDE_ANOTHER = 24
 _APART = 0.02  # of the most FLOPs
 _REM_AN_INCH = 7.0
 
@@ -57,9 +59,7 @@ class Figure:
         svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
         svg = re.sub(r"font: [^;\"]*?([\d.]+px)[^;\"]*", r"font-size: \1", svg)
-        for colour, variable in _page_colours().items():
-            svg = svg.replace(colour, variable)
-        return svg
+        return re.sub(r"<[^>]*>", lambda tag: _in_page_colours(tag.group()), svg)  # a name may be "#0072b2"
 
     def save(self, folder: Path) -> None:
         """Write NAME.svg and NAME.png."""
@@ -67,16 +67,19 @@ class Figure:
             (folder / f"{self.name}.{kind}").write_bytes(self._saved(kind, transparent=False))
 
     def _saved(self, kind: str, transparent: bool) -> bytes:
-        with _style(self.name):
+        with _style(self.name), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # a name in letters that this machine cannot draw
             file = io.BytesIO()
             metadata = {"Date": None} if kind == "svg" else {"Software": None}
             self.drawing.savefig(file, format=kind, dpi=160, transparent=transparent, metadata=metadata)
             return file.getvalue()
 
 
-def _page_colours() -> dict[str, str]:
+def _in_page_colours(tag: str) -> str:
     series = {colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)}
-    return {**series, _INK: "var(--ink)", _GRID: "var(--line)", _PAPER: "var(--paper)"}
+    for colour, variable in {**series, _INK: "var(--ink)", _GRID: "var(--line)", _PAPER: "var(--paper)"}.items():
+        tag = tag.replace(colour, variable)
+    return tag
 
 
 @contextmanager
@@ -137,7 +140,7 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
     label, unit = _AXES[against]
     with _style(f"loss-{against}") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.3), layout="constrained")
-        for run, name, look in zip(runs, fitting([run.name for run in runs]), looks(len(runs)), strict=True):
+        for run, look in zip(runs, looks(len(runs)), strict=True):
             trained, validated = run.points("loss"), run.points("eval_loss")
             axis.plot(
                 [run.place(row, against) / unit for row in trained],
@@ -145,7 +148,6 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
                 color=look["color"],
                 linestyle=look["linestyle"],
                 linewidth=1.2,
-                label=name,
             )
             axis.plot(
                 [run.place(row, against) / unit for row in validated],
@@ -158,10 +160,15 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
         axis.set_xlabel(label)
         axis.set_ylabel("loss (nats)")
         axis.set_xlim(left=0)
-        _legend(drawing, axis, len(runs))
+        axis.locator_params(axis="x", nbins=6)
+        _legend(drawing, dict(zip(fitting([run.name for run in runs]), looks(len(runs)), strict=True)))
         pyplot.close(drawing)
     caption = f"Loss against {label}. Lines: training, with the masks of each run. Marks: validation, 15 % masked."
     return Figure(f"loss-{against}", f"Loss against {against}", caption, drawing)
+
+
+FIGURES = ("scores", "tasks", "loss-end", *(f"loss-{axis}" for axis in _AXES), "compute")
+"""Every name that a figure may have."""
 
 
 def ends(arms: Sequence[Arm]) -> list[Figure]:
@@ -169,7 +176,7 @@ def ends(arms: Sequence[Arm]) -> list[Figure]:
     runs = [run for arm in arms for run in arm.runs]
     if len(arms) < 2 or len({run.validated_on for run in runs}) > 1:
         return []
-    losses = [[run.last_validation for run in arm.runs if run.last_validation is not None] for arm in arms]
+    losses = [arm.losses for arm in arms]
     if not all(losses):
         return []
     drawing = _against_flops("loss-end", arms, losses, "last validation loss (nats)", {})
@@ -228,14 +235,15 @@ def _against_flops(
 ) -> Any:
     with _style(name) as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
-        labels = fitting([arm.label for arm in arms])
-        for dots, label, place, look in zip(values, labels, places(arms), looks(len(arms)), strict=True):
-            _dots(axis, place, dots, look, label)
+        for dots, place, look in zip(values, places(arms), looks(len(arms)), strict=True):
+            _dots(axis, place, dots, look)
         _levels(axis, controls)
         axis.set_xlabel("FLOPs of pre-training")
         axis.set_ylabel(what)
         axis.margins(x=0.15, y=0.12)
-        _legend(drawing, axis, len(arms) + len(controls))
+        dots_only = ({**look, "linestyle": "none"} for look in looks(len(arms)))
+        entries = dict(zip(fitting([arm.label for arm in arms]), dots_only, strict=True))
+        _legend(drawing, {**entries, **_level_looks(controls)})
         pyplot.close(drawing)
     return drawing
 
@@ -249,10 +257,10 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
         drawing, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         for axis, label in zip(grid.flat, labels, strict=False):
             for arm, place, look in zip(arms, places(arms), looks(len(arms)), strict=True):
-                values = [score for run in arm.runs for score in found.by_run[run.name].get(label, [])]
+                values = [score for run in arm.runs for score in found.of(run.name, label)]
                 if values:
-                    _dots(axis, place, values, look, arm.label)
-            _levels(axis, {name: scores[label] for name, scores in found.controls.items() if scores.get(label)})
+                    _dots(axis, place, values, look)
+            _levels(axis, {name: scores[label].values for name, scores in found.controls.items() if label in scores})
             axis.set_title(label)
             axis.margins(x=0.25, y=0.15)
         for axis in list(grid.flat)[len(labels) :]:
@@ -275,7 +283,7 @@ def places(arms: Sequence[Arm]) -> list[float]:
     return found
 
 
-def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any], label: str) -> None:
+def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any]) -> None:
     median = statistics.median(values)
     axis.plot([flops, flops], [min(values), max(values)], color=look["color"], linewidth=1, alpha=0.6)
     axis.plot([flops], [median], color=look["color"], marker="_", markersize=14, markeredgewidth=2.2, linestyle="none")
@@ -287,19 +295,27 @@ def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any]
         markersize=4.5,
         linestyle="none",
         alpha=0.75,
-        label=label,
     )
 
 
 def _levels(axis: Any, controls: Mapping[str, Sequence[float]]) -> None:
     """Draw what was never trained: it has no place on the axis of FLOPs."""
-    for name, values, dashes in zip(fitting(list(controls)), controls.values(), cycle(_DASHES[1:]), strict=False):
+    for values, look in zip(controls.values(), _level_looks(controls).values(), strict=True):
         axis.axhspan(min(values), max(values), color=_INK, alpha=0.08, linewidth=0)
-        level = statistics.median(values)
-        axis.axhline(level, color=_INK, linewidth=1, linestyle=dashes, label=f"never trained ({name})")
+        axis.axhline(statistics.median(values), linewidth=1, color=look["color"], linestyle=look["linestyle"])
 
 
-def _legend(drawing: Any, axis: Any, count: int) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    if count > 1 and handles:
-        drawing.legend(handles, labels, loc="outside lower center", ncols=1 if count < 5 else 2)
+def _level_looks(controls: Iterable[str]) -> dict[str, dict[str, Any]]:
+    names = (f"never trained ({name})" for name in fitting(list(controls)))
+    return {name: {"color": _INK, "linestyle": dashes} for name, dashes in zip(names, cycle(_DASHES[1:]), strict=False)}
+
+
+def _legend(drawing: Any, entries: Mapping[str, dict[str, Any]]) -> None:
+    """Name what is drawn. With handles of our own: matplotlib leaves out what begins with an underscore."""
+    if len(entries) < 2:
+        return
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linewidth=1.2, markersize=4.5, **look) for look in entries.values()]
+    columns = 2 if len(entries) > 4 and max(map(len, entries)) <= _LONGEST_BESIDE_ANOTHER else 1
+    drawing.legend(handles, list(entries), loc="outside lower center", ncols=columns)

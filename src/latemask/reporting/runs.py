@@ -13,7 +13,7 @@ from latemask.console import printable
 from latemask.errors import UserError
 from latemask.files import json_digest
 from latemask.recipe import MLM_RATE, BudgetRecipe, Recipe, flat, load_recipe, spelled_out
-from latemask.run_folder import RunFolder
+from latemask.run_folder import RunFolder, is_number
 
 _TOKENIZER = "tokenizer.json"
 
@@ -28,6 +28,8 @@ class Run:
     record: dict[str, Any]
     rows: list[dict[str, Any]]
     damaged_rows: int = 0
+    is_in_use: bool = False
+    """Whether a process works on it."""
     other_validations: int = 0
     """Validations that were left out: an earlier latemask made them with the run's own masks."""
 
@@ -42,6 +44,12 @@ class Run:
         if self.is_finished:
             return self.steps
         return int(self.rows[-1]["step"]) if self.rows else 0
+
+    @property
+    def status(self) -> str:
+        """What run.json says; but a run that no process works on any more does not run, whatever it says."""
+        said = printable(str(self.record.get("status", "unknown")))
+        return "interrupted" if said == "running" and not self.is_in_use else said
 
     @property
     def is_finished(self) -> bool:
@@ -64,6 +72,11 @@ class Run:
         return float(self.rows[-1]["seconds"]) if self.rows else 0.0
 
     @property
+    def tokens_a_second(self) -> float | None:
+        """The speed up to the last log line, which may be missing some before the end."""
+        return self.place(self.rows[-1], "tokens") / self.seconds if self.seconds else None
+
+    @property
     def split(self) -> dict[str, float]:
         """Where the FLOPs of a sequence go, as shares of what masked language modelling at 15 % costs."""
         whole = sequence_flops(mlm_baseline(self.recipe)).training
@@ -72,7 +85,7 @@ class Run:
     @property
     def seconds_left(self) -> float | None:
         """What is left at the speed of the last log lines; None where that cannot be said."""
-        if self.is_finished or len(self.rows) < 2:
+        if not self.is_in_use or len(self.rows) < 2:
             return None
         recent = self.rows[-min(len(self.rows), 10) :]
         steps, seconds = recent[-1]["step"] - recent[0]["step"], recent[-1]["seconds"] - recent[0]["seconds"]
@@ -89,7 +102,7 @@ class Run:
 
     def points(self, key: str) -> list[dict[str, Any]]:
         """Return the log lines that hold a finite `key` ("loss", "eval_loss")."""
-        return [row for row in self.rows if _is_finite(row.get(key))]
+        return [row for row in self.rows if is_number(row.get(key))]
 
     @property
     def validated_on(self) -> tuple[int, int, str]:
@@ -124,22 +137,35 @@ class Run:
         """What a reader of its numbers must know."""
         found = []
         if not self.is_finished:
-            found.append(f"not finished: step {self.done:,} of {self.steps:,}, so its last numbers are not its end")
-        if not self.rows:
-            missing = f"{self.folder.metrics_file} is missing or empty: there are no losses to show"
-            found.append(missing if self.is_finished else "no log lines yet")
+            place = f"step {self.done:,} of {self.steps:,}"
+            found.append(f"not finished ({self.status}): {place}, so its last numbers are not its end")
         if start := self.recipe.encoder.init:
             found.append(f"starts from {start}: what was spent on that before is not counted")
-        if self.damaged_rows:
-            found.append(f"{self.damaged_rows} damaged log lines were left out")
-        if self.other_validations:
-            found.append(
-                f"{self.other_validations} validations of an earlier latemask, with the run's own masks, were left out"
-            )
+        if not _fingerprint(self):
+            found.append("run.json does not say what data it had: its losses are compared with nobody's")
+        found += self._log_problems
         if left_out := self.record.get("left_out_batches"):
             found.append(f"{len(left_out)} batches were left out after gradients that were no number")
         found += [f"changed while it ran: {'; '.join(map(str, change))}" for change in self.record.get("changes", [])]
         return [printable(problem) for problem in found]
+
+    @property
+    def _log_problems(self) -> list[str]:
+        if not self.rows:
+            missing = f"{self.folder.metrics_file} is missing or empty: there are no losses to show"
+            return [missing if self.is_finished else "no log lines yet"]
+        found = []
+        if self.done - (last := int(self.rows[-1]["step"])) >= self.recipe.train.log_every:
+            found.append(f"its log ends at step {last:,}: losses, time and speed are those up to there")
+        if self.damaged_rows:
+            found.append(f"{self.damaged_rows} damaged log lines were left out")
+        if strange := sum(key in row and not is_number(row[key]) for row in self.rows for key in ("loss", "eval_loss")):
+            found.append(f"{strange} of its losses are no numbers, and not shown")
+        if self.other_validations:
+            found.append(
+                f"{self.other_validations} validations of an earlier latemask, with the run's own masks, were left out"
+            )
+        return found
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -158,15 +184,23 @@ def read_run(path: Path, name: str | None = None) -> Run:
     """Read one run folder, finished or not."""
     folder = RunFolder(path)
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder")
+        raise UserError(f"{path} is a file, not a run folder" if path.exists() else f"{path}: no such folder")
     if not folder.recipe_file.is_file() or not folder.record:
         raise UserError(f"{path} is not a latemask run (it needs recipe.yaml and run.json)")
     record = folder.record
     recipe = _spelled_out(load_recipe(folder.recipe_file), record, path)
-    rows = folder.metrics() if folder.metrics_file.is_file() else []
+    rows = folder.metrics()
     kept = [row for row in rows if "eval_loss" not in row or _is_common(row, recipe)]
-    counts = _damaged(folder, len(rows)), len(rows) - len(kept)
-    run = Run(name or printable(path.resolve().name), folder, recipe, record, kept, *counts)
+    run = Run(
+        name or printable(path.resolve().name),
+        folder,
+        recipe,
+        record,
+        kept,
+        damaged_rows=folder.damaged_metrics(),
+        is_in_use=folder.is_in_use(),
+        other_validations=len(rows) - len(kept),
+    )
     try:
         str([run.problems, data_of(run), tokenizer_of(run)])
     except (TypeError, ValueError, AttributeError, LookupError, RecursionError):
@@ -189,20 +223,11 @@ def _is_common(row: dict[str, Any], recipe: Recipe) -> bool:
     return row.get("eval_masked") == MLM_RATE or ("eval_masked" not in row and same_masks)
 
 
-def _damaged(folder: RunFolder, rows: int) -> int:
-    """A run that still writes may have half a line at the end; that is no damage."""
-    if not folder.metrics_file.is_file():
-        return 0
-    lines = [line for line in folder.metrics_file.read_text("utf-8", errors="replace").split("\n") if line]
-    return max(0, len(lines) - rows - (folder.record.get("status") != "finished"))
-
-
 def short_names(paths: Sequence[Path]) -> list[str]:
     """Return names as short as can be while all differ: the ends of the paths."""
-    full = [Path(path).absolute() for path in paths]
-    if len(set(full)) < len(full):
-        doubled = next(path for path in full if full.count(path) > 1)
-        raise UserError(f"{doubled} is given twice")
+    full = [Path(path).resolve() for path in paths]
+    if doubled := [path for path in full if full.count(path) > 1]:
+        raise UserError(f"{doubled[0]} is given twice")
     for count in range(1, max((len(path.parts) for path in full), default=1) + 1):
         names = ["/".join(path.parts[-count:]) for path in full]
         if len(set(names)) == len(names):
@@ -222,28 +247,45 @@ def _shown(value: Any) -> str:
 
 
 def common_ground(runs: Sequence[Run]) -> list[str]:
-    """Say what keeps runs from being compared: other data, tokenizers or row lengths."""
+    """Say what keeps runs from being compared: other data, tokenizers or row lengths, or nothing but a copy."""
+    known = [run for run in runs if _fingerprint(run)]
     tests: list[tuple[str, Callable[[Run], Any]]] = [
         ("data", data_of),
         ("tokenizers", tokenizer_of),
         ("row lengths", lambda run: run.recipe.length),
+        ("numbers of rows to validate on", lambda run: run.recipe.train.eval_rows),
     ]
-    found = [(what, _groups(runs, identity)) for what, identity in tests]
-    return [
+    found = [(what, _groups(known, identity)) for what, identity in tests]
+    different = [
         f"these runs have different {what}, so their losses are not comparable: {_listed(groups)}"
         for what, groups in found
         if len(groups) > 1
     ]
+    same = [group for group in _groups([run for run in runs if run.is_finished], identity_of) if len(group) > 1]
+    return different + [
+        f"these have the same recipe, data and seed, so they are no repeats; {group[0]} alone is judged: "
+        f"{', '.join(group)}"
+        for group in same
+    ]
+
+
+def identity_of(run: Run) -> tuple[Any, ...]:
+    """Return what is the same for two runs that are one run twice."""
+    return run.arm, run.recipe.seed, data_of(run)
+
+
+def _fingerprint(run: Run) -> Any:
+    return run.record.get("data", {}).get("fingerprint")
 
 
 def data_of(run: Run) -> str:
-    """Return what tells the data of a run from other data."""
-    return json_digest(run.record.get("data", {}).get("fingerprint"))
+    """Return what tells the data of a run from other data; where it is not known, it is nobody else's."""
+    return json_digest(_fingerprint(run) or str(run.folder.path.resolve()))
 
 
 def tokenizer_of(run: Run) -> str:
     """Return what tells the tokenizer of a run from others; that of its data, where it is not known by itself."""
-    files = run.record.get("data", {}).get("fingerprint")
+    files = _fingerprint(run)
     named = files.items() if isinstance(files, dict) else ()
     known = [checksum for name, checksum in named if name.endswith(_TOKENIZER)]
     return str(known[0]) if known else data_of(run)
@@ -258,7 +300,3 @@ def _groups(runs: Sequence[Run], identity: Callable[[Run], Any]) -> list[list[st
 
 def _listed(groups: Sequence[Sequence[str]]) -> str:
     return " / ".join(", ".join(group) for group in groups)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and abs(value) < float("inf")

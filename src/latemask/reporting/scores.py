@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from latemask.console import printable
 from latemask.errors import UserError
 from latemask.evaluation.identity import encoder_checksum
-from latemask.evaluation.results import Results
+from latemask.evaluation.results import Results, Summary
 from latemask.files import json_digest
 from latemask.reporting.runs import Run
 
@@ -29,21 +29,50 @@ class Contest:
 
 
 @dataclass(frozen=True)
+class TaskScores:
+    """What one encoder scored in one contest."""
+
+    by_seed: dict[int, float]
+    """Fine-tuning seed → score in per cent."""
+    learning_rate: float
+    """The one that was best on dev; the scores are for this one."""
+    tried: tuple[float, ...] = ()
+    """All learning rates."""
+    collapsed: int = 0
+    """How many of the seeds say the same of everything."""
+
+    @property
+    def values(self) -> list[float]:
+        """The scores alone."""
+        return list(self.by_seed.values())
+
+
+ByContest = dict[str, TaskScores]
+
+
+@dataclass(frozen=True)
 class Scores:
-    """What runs scored, in per cent: one number for each run, contest and fine-tuning seed."""
+    """What runs scored, by run and contest."""
 
     contests: list[Contest]
-    by_run: dict[str, dict[str, list[float]]]
-    """Run → contest label → one score for each seed."""
-    problems: list[str]
-    controls: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    by_run: dict[str, ByContest]
+    """Of finished runs: these are judged."""
+    problems: list[str] = field(default_factory=list)
+    controls: dict[str, ByContest] = field(default_factory=dict)
     """The same for encoders that were never trained: what the tasks' own rows teach."""
+    unfinished: dict[str, ByContest] = field(default_factory=dict)
+    """The same for runs that are not at their end: shown, and not judged."""
 
     @property
     def shared(self) -> list[str]:
         """The contests that every run with scores took part in: averages are over these alone."""
         scored = [set(found) for found in self.by_run.values() if found]
         return [contest.label for contest in self.contests if scored and all(contest.label in run for run in scored)]
+
+    def of(self, run: str, label: str) -> list[float]:
+        """Return the scores of a run in a contest, one for each seed; none where it took no part."""
+        found = self.by_run.get(run, {}).get(label)
+        return found.values if found else []
 
     def averages(self, run: str) -> list[float]:
         """Return the mean over the shared contests, for each fine-tuning seed that all of them have."""
@@ -55,15 +84,21 @@ class Scores:
         averages = {name: self._averages(found) for name, found in self.controls.items()}
         return {name: scores for name, scores in averages.items() if scores}
 
-    def _averages(self, by_contest: dict[str, list[float]]) -> list[float]:
-        found = [by_contest.get(label, []) for label in self.shared]
-        return [statistics.fmean(scores) for scores in zip(*found, strict=False)]
+    def _averages(self, by_contest: ByContest) -> list[float]:
+        found = [by_contest[label].by_seed for label in self.shared if label in by_contest]
+        if not found or len(found) < len(self.shared):
+            return []
+        seeds = [seed for seed in found[0] if all(seed in one for one in found)]
+        return [statistics.fmean(one[seed] for one in found) for seed in seeds]
 
 
 def read_scores(paths: Sequence[Path], runs: Sequence[Run]) -> Scores:
     """Read result files (or the folders they are in) and give each number to the run whose encoder it is."""
-    scores = Scores([], {run.name: {} for run in runs}, [])
+    scores = Scores([], {run.name: {} for run in runs if run.is_finished})
+    if not paths:
+        return scores
     owners = _Owners(runs)
+    scores.problems.extend(owners.problems)
     for path in paths:
         try:
             results = Results.read(path / RESULTS if path.is_dir() else path)
@@ -71,12 +106,7 @@ def read_scores(paths: Sequence[Path], runs: Sequence[Run]) -> Scores:
             scores.problems.append(f"left out: {error}")
             continue
         _collect(results, owners, scores)
-    silent = [run.name for run in runs if paths and not scores.by_run[run.name]]
-    scores.problems.extend(f"{name}: no downstream results were given" for name in silent)
-    partial = [name for name, found in scores.controls.items() if scores.shared and name not in scores.control_averages]
-    scores.problems.extend(f"{name} was not run on all shared tasks: it has no mean" for name in partial)
-    if any(scores.by_run.values()) and not scores.shared:
-        scores.problems.append("no task was run by all of these runs in the same way: there is no average to compare")
+    scores.problems.extend(_shortcomings(scores, runs))
     return scores
 
 
@@ -88,7 +118,8 @@ def _collect(results: Results, owners: _Owners, scores: Scores) -> None:
         if owner is None:
             scores.problems.append(f"{where}: {problem}")
             continue
-        found = (scores.controls if is_control else scores.by_run).setdefault(owner, {})
+        among = scores.controls if is_control else scores.by_run if owner in scores.by_run else scores.unfinished
+        found = among.setdefault(owner, {})
         for task in results.tasks:
             summary = results.summary(name, task)
             if summary is None:
@@ -98,7 +129,51 @@ def _collect(results: Results, owners: _Owners, scores: Scores) -> None:
             if label in found:
                 scores.problems.append(f"{where}: {owner} has a score on {label} already; this one is left out")
                 continue
-            found[label] = [100 * score for score in summary.scores]
+            found[label] = _task_scores(summary)
+
+
+def _task_scores(summary: Summary) -> TaskScores:
+    by_seed = {seed: 100 * score for seed, score in zip(summary.seeds, summary.scores, strict=True)}
+    return TaskScores(by_seed, summary.learning_rate, tuple(map(float, summary.tried)), summary.collapsed)
+
+
+def _shortcomings(scores: Scores, runs: Sequence[Run]) -> Iterator[str]:
+    """Say what a reader of the scores must know."""
+    for run in runs:
+        if run.name in scores.unfinished:
+            yield f"{run.name} is not finished: its scores are shown, and not judged"
+        elif not scores.by_run.get(run.name):
+            yield f"{run.name}: no downstream results were given"
+    for name in scores.controls:
+        if scores.shared and name not in scores.control_averages:
+            yield f"{name} was not run on all shared tasks: it has no mean"
+    if any(scores.by_run.values()) and not scores.shared:
+        yield "no task was run by all of these runs in the same way: there is no average to compare"
+    for name, found in {**scores.by_run, **scores.controls}.items():
+        yield from _shortcomings_of(name, found, scores)
+    for contest in scores.contests:
+        yield from _other_rates(contest.label, scores)
+
+
+def _shortcomings_of(name: str, found: ByContest, scores: Scores) -> Iterator[str]:
+    tasks = [found[label].by_seed for label in scores.shared if label in found]
+    if lacking := {seed for task in tasks for seed in task if any(seed not in other for other in tasks)}:
+        words = ", ".join(map(str, sorted(lacking)))
+        yield f"{name}: not in its mean, for they were not run on every shared task: fine-tuning seeds {words}"
+    for label, task in found.items():
+        if task.collapsed:
+            yield f"{name}: {task.collapsed} of {len(task.by_seed)} fine-tunings on {label} say the same of everything"
+
+
+def _other_rates(label: str, scores: Scores) -> Iterator[str]:
+    """More learning rates to choose from, on dev, or better ones are an advantage that is not the encoder's."""
+    tried: dict[tuple[float, ...], list[str]] = {}
+    for name, found in scores.by_run.items():
+        if label in found:
+            tried.setdefault(found[label].tried, []).append(name)
+    if len(tried) > 1:
+        groups = (f"{', '.join(names)} at {', '.join(f'{rate:g}' for rate in rates)}" for rates, names in tried.items())
+        yield f"{label}: not fine-tuned at the same learning rates: {' / '.join(groups)}"
 
 
 def _contest(results: Results, task: str, contests: list[Contest]) -> Contest:
@@ -121,11 +196,18 @@ class _Owners:
         self.by_checksum: dict[str, str] = {}
         self.by_path: dict[Path, str] = {}
         self.controls: dict[str, str] = {}
+        self.problems: list[str] = []
         for run in runs:
             encoder = run.folder.encoder
             if (encoder / "config.json").is_file():
-                self.by_checksum[encoder_checksum(encoder)] = run.name
+                self._note_checksum(run)
             self.by_path |= {path.resolve(): run.name for path in (run.folder.path, encoder)}
+
+    def _note_checksum(self, run: Run) -> None:
+        try:
+            self.by_checksum.setdefault(encoder_checksum(run.folder.encoder), run.name)
+        except UserError as error:
+            self.problems.append(f"{run.name}: {error}")
 
     def control(self, name: str, identity: str) -> tuple[str | None, str]:
         """Return what a control is called, or what is wrong."""

@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from latemask.reporting.runs import Run, data_of
+from latemask.reporting.runs import Run, data_of, identity_of
 from latemask.reporting.scores import Scores
 
 _EQUAL = 0.02  # FLOPs within 2 % are the same: steps are whole
+_APART = "the ranges do not overlap"
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,28 @@ class Arm:
 
     label: str
     runs: list[Run]
-    scores: list[float] = field(default_factory=list)
-    """The mean over the shared tasks, of every pre-training and fine-tuning seed."""
+    scores_by_run: list[list[float]] = field(default_factory=list)
+    """Of each run, the mean over the shared tasks for every fine-tuning seed; none where it was not fine-tuned."""
+
+    @property
+    def scores(self) -> list[float]:
+        """The same, of all runs together."""
+        return [score for scores in self.scores_by_run for score in scores]
+
+    @property
+    def scored_runs(self) -> int:
+        """How many runs have scores."""
+        return sum(bool(scores) for scores in self.scores_by_run)
+
+    @property
+    def losses(self) -> list[float]:
+        """The validation loss at the end of each run, where it was measured."""
+        return [run.last_validation for run in self.runs if run.last_validation is not None]
+
+    @property
+    def loss(self) -> float:
+        """Their median, as it is shown: what looks the same is the same."""
+        return round(statistics.median(self.losses), 3)
 
     @property
     def flops(self) -> float:
@@ -39,19 +60,22 @@ class Arm:
     @property
     def spread(self) -> str:
         """Lowest to highest, and of how many."""
-        n = f"n = {len(self.scores)} from {len(self.runs)} pre-training {_plural('run', len(self.runs))}"
+        n = f"n = {len(self.scores)} from {self.scored_runs} pre-training {_plural('run', self.scored_runs)}"
         return f"{min(self.scores):.1f} to {max(self.scores):.1f}, {n}"
 
 
 def arms_of(runs: Sequence[Run], scores: Scores) -> list[Arm]:
-    """Group finished runs that are repeats of each other, in the order they were given."""
+    """Group finished runs that are repeats of each other, in the order they were given; a copy is no repeat."""
     groups: dict[str, list[Run]] = {}
+    known = set()
     for run in runs:
-        if run.is_finished:
-            groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
+        if not run.is_finished or identity_of(run) in known:
+            continue
+        known.add(identity_of(run))
+        groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
     labels = _labels([group[0] for group in groups.values()])
     return [
-        Arm(label, group, [score for run in group for score in scores.averages(run.name)])
+        Arm(label, group, [scores.averages(run.name) for run in group])
         for label, group in zip(labels, groups.values(), strict=True)
     ]
 
@@ -76,19 +100,19 @@ def verdict(arms: Sequence[Arm], scores: Scores) -> list[str]:
     """Return the verdict: by downstream scores, then by validation losses, a sentence or two for each baseline."""
     if len(arms) < 2:
         return ["Fewer than two finished runs that differ: there is nothing to compare yet."]
-    bases = baselines_of(arms)
-    return [*_by_scores(arms, bases, scores), *_by_loss(arms, bases)]
+    return [*_by_scores(arms, scores), *_by_loss(arms)]
 
 
-def _by_scores(arms: Sequence[Arm], bases: Sequence[Arm], scores: Scores) -> list[str]:
+def _by_scores(arms: Sequence[Arm], scores: Scores) -> list[str]:
     scored = [arm for arm in arms if arm.scores]
     never = [_against_control(name, found, scored) for name, found in scores.control_averages.items() if scored]
-    if len(scored) < 2 or not any(base.scores for base in bases):
+    if len(scored) < 2:
         return ["No downstream scores of two different runs on the same tasks: only losses can be compared.", *never]
     tasks = f"{len(scores.shared)} {_plural('task', len(scores.shared))} ({', '.join(scores.shared)})"
     said = [f"Scores are means over {tasks}; medians over seeds, lowest to highest."]
-    for base in (base for base in bases if base.scores):
-        others = [arm for arm in scored if arm not in bases]
+    bases = baselines_of(scored)
+    others = [arm for arm in scored if arm not in bases]
+    for base in bases:
         said += [*_reached(base, others), *_at_equal_flops(base, others)]
     said += never
     silent = [arm.label for arm in arms if not arm.scores]
@@ -98,7 +122,7 @@ def _by_scores(arms: Sequence[Arm], bases: Sequence[Arm], scores: Scores) -> lis
 def _reached(base: Arm, others: Sequence[Arm]) -> list[str]:
     if not others:
         return []
-    able = sorted((arm for arm in others if arm.median >= base.median), key=lambda arm: arm.flops)
+    able = sorted((arm for arm in others if round(arm.median, 1) >= round(base.median, 1)), key=lambda arm: arm.flops)
     reference = f"the median of {base.label} ({base.median:.1f}; {base.spread})"
     if able:
         arm = able[0]
@@ -133,16 +157,26 @@ def _against_control(name: str, found: Sequence[float], arms: Sequence[Arm]) -> 
 
 
 def _beside(arm: Arm, base: Arm) -> str:
-    difference = f"{arm.median:.1f} ({arm.median - base.median:+.1f}; {arm.spread})"
-    if min(arm.scores) > max(base.scores) or max(arm.scores) < min(base.scores):
-        return f"{difference}; the ranges do not overlap"
-    return f"{difference}; the ranges overlap, so seeds alone could make this difference"
+    sure = _certainty(arm.scores, base.scores)
+    if sure == _APART and min(arm.scored_runs, base.scored_runs) == 1:
+        sure = f"{_APART}, but of one pre-training run they say nothing about other seeds of it"
+    return f"{arm.median:.1f} ({arm.median - base.median:+.1f}; {arm.spread}); {sure}"
 
 
-def _by_loss(arms: Sequence[Arm], bases: Sequence[Arm]) -> list[str]:
-    said = []
+def _certainty(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Say what the spread allows to say."""
+    if min(len(ours), len(theirs)) == 1:
+        return "one run has no range, so seeds alone could make this difference"
+    if min(ours) > max(theirs) or max(ours) < min(theirs):
+        return _APART
+    return "the ranges overlap, so seeds alone could make this difference"
+
+
+def _by_loss(arms: Sequence[Arm]) -> list[str]:
+    bases = baselines_of(arms)
+    others = [arm for arm in arms if arm not in bases]
+    said: list[str] = []
     for base in bases:
-        others = [arm for arm in arms if arm not in bases]
         like = [arm for arm in others if _same_test(arm, base)]
         said += [_loss_reached(base, like)] if like else []
         if unlike := [arm.label for arm in others if arm not in like]:
@@ -150,7 +184,7 @@ def _by_loss(arms: Sequence[Arm], bases: Sequence[Arm]) -> list[str]:
                 f"The losses of {base.label} and of {', '.join(unlike)} are not comparable: the data, the length or "
                 "the number of rows differ, or one has no loss at its end."
             )
-    return said
+    return said + _ends(arms)
 
 
 def _same_test(one: Arm, other: Arm) -> bool:
@@ -161,29 +195,38 @@ def _same_test(one: Arm, other: Arm) -> bool:
 
 def _loss_reached(base: Arm, others: Sequence[Arm]) -> str:
     """Say who reaches the baseline's last loss with the least FLOPs or, if nobody does, who comes closest."""
-    theirs = _last_loss(base)
-    able = [arm for arm in others if _last_loss(arm) <= theirs]
-    best = min(able, key=lambda arm: _flops_at(arm, theirs)) if able else min(others, key=_last_loss)
-    one = len(best.runs) == len(base.runs) == 1
-    of = "one run each" if one else f"medians of {len(best.runs)} and {len(base.runs)} runs"
-    reference = f"the last validation loss of {base.label} ({theirs:.3f})"
-    end = f"{_last_loss(best):.3f} with {best.flops / base.flops:.0%} of its FLOPs ({of})."
+    able = [arm for arm in others if arm.loss <= base.loss]
+    best = min(able, key=lambda arm: _flops_at(arm, base.loss)) if able else min(others, key=lambda arm: arm.loss)
+    reference = f"the last validation loss of {base.label} ({base.loss:.3f})"
+    end = f"{best.loss:.3f} with {best.flops / base.flops:.0%} of its FLOPs; {_certainty(best.losses, base.losses)}."
     if not able:
         return f"None of the others reaches {reference}; the best of them is {best.label}: {end}"
-    if (spent := _flops_at(best, theirs)) < best.flops:
+    if (spent := _flops_at(best, base.loss)) < best.flops:
         return f"{best.label} reaches {reference} at {spent / base.flops:.0%} of its FLOPs, and ends at {end}"
     return f"{best.label} reaches {reference}: it ends at {end}"
 
 
-def _last_loss(arm: Arm) -> float:
-    return statistics.median(run.last_validation for run in arm.runs if run.last_validation is not None)
-
-
 def _flops_at(arm: Arm, loss: float) -> float:
     """Return the FLOPs at the first validation that is as good as a loss, else all of them; median over runs."""
-    reached = [next((row for row in run.points("eval_loss") if row["eval_loss"] <= loss), None) for run in arm.runs]
+    reached = [
+        next((row for row in run.points("eval_loss") if round(row["eval_loss"], 3) <= loss), None) for run in arm.runs
+    ]
     pairs = zip(arm.runs, reached, strict=True)
     return statistics.median(arm.flops if row is None else run.place(row, "flops") for run, row in pairs)
+
+
+def _ends(arms: Sequence[Arm]) -> list[str]:
+    """Say where each ends, of those that were validated alike."""
+    known = [arm for arm in arms if len(arm.losses) == len(arm.runs)]
+    groups = [[other for other in known if _same_test(arm, other)] for arm in known]
+    each = [group for number, group in enumerate(groups) if len(group) > 1 and group not in groups[:number]]
+    return [f"Validation losses at the end: {'; '.join(map(_end, group))}." for group in each]
+
+
+def _end(arm: Arm) -> str:
+    if len(arm.losses) == 1:
+        return f"{arm.label} {arm.loss:.3f} (one run)"
+    return f"{arm.label} {arm.loss:.3f} ({min(arm.losses):.3f} to {max(arm.losses):.3f}, {len(arm.losses)} runs)"
 
 
 def _plural(word: str, count: int) -> str:

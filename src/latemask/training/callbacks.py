@@ -39,7 +39,7 @@ class MetricsCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Go on counting seconds where a resumed run stopped."""
-        if self.run.metrics_file.is_file() and (rows := self.run.metrics()):
+        if rows := self.run.metrics():
             self.seconds_before = rows[-1]["seconds"]
         self.started = time.monotonic()
 

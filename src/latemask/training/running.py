@@ -86,7 +86,7 @@ def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
         return _READY
     if run.is_finished():
         problem = damage(run.model) or (None if run.encoder.is_dir() else f"{run.encoder} is missing")
-        if problem is None and not (wishes.allow_changes and run.is_changed(job.recipe, job.data.record)):
+        if problem is None and not (wishes.allow_changes and run.changes(job.recipe, job.data.record)):
             run.check_same(job.recipe, job.data.record)
             say(f"{run.path} is finished already: nothing to do")
             return _FINISHED
