@@ -45,7 +45,8 @@ def test_it_says_at_what_share_of_the_flops_late_reaches_early(judged, runs):
 
 
 def test_of_one_number_no_range_is_claimed(judged):
-    assert said_of(judged([0.90], [0.50, 0.52], [0.40]), "reaches the median of early 40%").endswith(f"; {ONE_RUN}.")
+    line = said_of(judged([0.90], [0.50, 0.52], [0.40]), "reaches the median of early 40%")
+    assert line.endswith(f": 90.0 (+39.0; n = 1 from 1 pre-training run); {ONE_RUN}.")
 
 
 def said_of(said, what):
@@ -103,7 +104,7 @@ def test_without_scores_only_losses_are_compared(runs):
         assert f"{read_run(runs.late).last_validation:.3f}" in line
         assert f"{read_run(base).last_validation:.3f}" in line
         assert line.endswith(f"{ONE_RUN}.")
-    ends = (f"{name} {run.last_validation:.3f} (one run)" for name, run in zip(LABELS, read, strict=True))
+    ends = (f"{name}: {run.last_validation:.3f} (one run)" for name, run in zip(LABELS, read, strict=True))
     assert said[3] == f"Validation losses at the end: {'; '.join(ends)}."
 
 
@@ -213,7 +214,7 @@ def test_losses_of_several_runs_have_a_range(runs):
         read = [*repeats(runs.late, late), *repeats(runs.early, [7, 8])]
         said = verdict(arms_of(read, Scores([], {})), Scores([], {}))
         assert sure in said[1]
-        assert f"late 40% inside 2 {sum(late) / 2:.3f} (5.000 to {late[1]:.3f}, 2 runs)" in said[2]
+        assert f"late 40% inside 2: {sum(late) / 2:.3f} (5.000 to {late[1]:.3f}, 2 runs)" in said[2]
 
 
 def test_arms_that_differ_in_their_budget_alone_are_told_apart(runs, tmp_path):

@@ -61,7 +61,7 @@ class Arm:
     def spread(self) -> str:
         """Lowest to highest, and of how many."""
         n = f"n = {len(self.scores)} from {self.scored_runs} pre-training {_plural('run', self.scored_runs)}"
-        return f"{min(self.scores):.1f} to {max(self.scores):.1f}, {n}"
+        return n if len(self.scores) == 1 else f"{min(self.scores):.1f} to {max(self.scores):.1f}, {n}"
 
 
 def arms_of(runs: Sequence[Run], scores: Scores) -> list[Arm]:
@@ -225,8 +225,8 @@ def _ends(arms: Sequence[Arm]) -> list[str]:
 
 def _end(arm: Arm) -> str:
     if len(arm.losses) == 1:
-        return f"{arm.label} {arm.loss:.3f} (one run)"
-    return f"{arm.label} {arm.loss:.3f} ({min(arm.losses):.3f} to {max(arm.losses):.3f}, {len(arm.losses)} runs)"
+        return f"{arm.label}: {arm.loss:.3f} (one run)"
+    return f"{arm.label}: {arm.loss:.3f} ({min(arm.losses):.3f} to {max(arm.losses):.3f}, {len(arm.losses)} runs)"
 
 
 def _plural(word: str, count: int) -> str:
