@@ -99,11 +99,5 @@ MAIN = [
     _judged("late-40-whole", LATE),
     _judged("early-40", {**EARLY, "mask.rate": 0.4}),
 ]
-# How much is hidden.
-HIDDEN = [
-    _judged("late-30", {**LATE, "mask.rate": 0.3}, share=_CHEAPER),
-    _judged("late-50", {**LATE, "mask.rate": 0.5}, share=_CHEAPER),
-    _judged("late-30-drop-30", {**LATE, "mask.rate": 0.3, "mask.drop": 0.3}, share=_CHEAPER),
-]
-ARMS = [*TUNING, *FIRST, CONTROL, *MAIN, *HIDDEN, *SHORT]
+ARMS = [*TUNING, *FIRST, CONTROL, *MAIN, *SHORT]
 BASELINE, CHEAPER, EQUAL = (arm.name for arm in MAIN[:3])

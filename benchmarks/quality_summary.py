@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, HIDDEN, MAIN, RECIPE, TASKS, Arm
+from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, MAIN, RECIPE, TASKS, Arm
 
 from latemask.budget import sequence_flops
 from latemask.recipe import Recipe, load_recipe
@@ -88,7 +88,7 @@ def recipe_of(record: dict[str, Any]) -> Recipe:
     return load_recipe(RECIPE, nested(record["recipe"]))
 
 
-def judged(found: dict[str, Found], arms: Sequence[Arm] = (CONTROL, *MAIN, *HIDDEN)) -> dict[str, Found]:
+def judged(found: dict[str, Found], arms: Sequence[Arm] = (CONTROL, *MAIN)) -> dict[str, Found]:
     """Return what was found of arms that were fine-tuned by the same protocol."""
     return {arm.name: found[arm.name] for arm in arms if arm.name in found}
 

@@ -39,7 +39,6 @@ def blocks(found: dict[str, Found]) -> dict[str, str]:
         "tuning": _tuning(found),
         "finetuning": _finetuning(RECORDS / "choices" / "finetuning.json"),
         "short": _short(found),
-        "probes": _probes(RECORDS / "probes"),
         "runs": _runs(found),
     }
 
@@ -139,21 +138,6 @@ def _finetuning(path: Path) -> str:
         for (pooling, rate, epochs), scores in by_setting.items()
     ]
     return _table(["head reads", "learning rate", "epochs", *names], rows)
-
-
-def _probes(folder: Path) -> str:
-    """What frozen encoders know, as `latemask probe --out` wrote it; the last row is an untrained one."""
-    probed = {path.stem: json.loads(path.read_text("utf-8"))["probes"] for path in sorted(folder.glob("*.json"))}
-    if not probed:
-        return _table(["run"], [])
-    rows = [[f"`{run}`", *(_per_cent(probe["encoder"]) for probe in probes)] for run, probes in probed.items()]
-    last = list(probed.values())[-1]
-    rows.append(["never trained", *(_per_cent(probe["random"]) for probe in last)])
-    return _table(["run", *(f"{probe['task']} ({100 * probe['majority']:.0f})" for probe in last)], rows)
-
-
-def _per_cent(shares: Sequence[float]) -> str:
-    return _spread([100 * share for share in shares])
 
 
 def _short(found: dict[str, Found]) -> str:
