@@ -238,7 +238,7 @@ def _against_flops(
         for dots, place, look in zip(values, places(arms), looks(len(arms)), strict=True):
             _dots(axis, place, dots, look)
         _levels(axis, controls)
-        axis.set_xlabel("FLOPs of pre-training")
+        axis.set_xlabel(_flops_label(arms))
         axis.set_ylabel(what)
         axis.margins(x=0.15, y=0.12)
         dots_only = ({**look, "linestyle": "none"} for look in looks(len(arms)))
@@ -265,7 +265,7 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
             axis.margins(x=0.25, y=0.15)
         for axis in list(grid.flat)[len(labels) :]:
             axis.set_visible(False)
-        drawing.supxlabel("FLOPs of pre-training", fontsize=9)
+        drawing.supxlabel(_flops_label(arms), fontsize=9)
         drawing.supylabel("score (per cent)", fontsize=9)
         pyplot.close(drawing)
     return Figure("tasks", "Task by task", f"Each task by itself, on dev. {_caption(found.controls)}", drawing)
@@ -277,10 +277,15 @@ def places(arms: Sequence[Arm]) -> list[float]:
     found: list[float] = []
     for arm in arms:
         place = arm.flops
-        while any(abs(place - other) < step for other in found):
+        while any(abs(place - other) < 0.99 * step for other in found):  # FLOPs of whole steps are not quite the same
             place += step
         found.append(place)
     return found
+
+
+def _flops_label(arms: Sequence[Arm]) -> str:
+    moved = places(arms) != [arm.flops for arm in arms]
+    return "FLOPs of pre-training" + (" (equal ones side by side)" if moved else "")
 
 
 def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any]) -> None:
