@@ -52,7 +52,7 @@ def train(recipe: Recipe, data: Path, out: Path, resume: bool) -> None:
     """Be the process that is killed."""
     import torch
 
-    from latemask.errors import Interrupted, UserError
+    from latemask.ground.errors import Interrupted, UserError
     from latemask.training import pretrain
 
     torch.set_num_threads(1)

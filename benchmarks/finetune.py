@@ -29,12 +29,12 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback
 
-from latemask.console import say
 from latemask.evaluation.cells import Prepared, prepare_task, run_cell
 from latemask.evaluation.encoders import Encoder, open_encoders
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.protocol import Protocol
-from latemask.precision import mixed_precision
+from latemask.ground.console import say
+from latemask.ground.precision import mixed_precision
 
 LEARNING_RATE, BATCH, PADDED = 1e-4, 32, 128
 

@@ -32,9 +32,9 @@ from benchmarks.quality_summary import RECORDS, VALIDATION, Found, draw, read_re
 from benchmarks.quality_tables import blocks, write_documents
 from torch.utils.data import DataLoader
 
-from latemask.durations import deadline
 from latemask.evaluation.results import Results
-from latemask.files import write_json_atomically
+from latemask.ground.files import write_json_atomically
+from latemask.ground.signals import deadline
 from latemask.model import load_model
 from latemask.recipe import flat, load_recipe
 from latemask.run_folder import RunFolder

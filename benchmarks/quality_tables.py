@@ -17,7 +17,7 @@ from benchmarks.quality_arms import BASELINE, CHEAPER, CONTROL, FIRST, MAIN, REC
 from benchmarks.quality_summary import RECORDS, VALIDATION, Found, as_compared, judged
 
 from latemask.evaluation.tasks import GLUE
-from latemask.files import write_text_atomically
+from latemask.ground.files import write_text_atomically
 from latemask.recipe import load_recipe
 from latemask.reporting.verdict import verdict
 from latemask.sweeping import nested

@@ -31,7 +31,7 @@ import numpy as np
 
 from latemask.budget import sequence_flops
 from latemask.budget.flops import Flops, mlm_baseline
-from latemask.precision import mixed_precision
+from latemask.ground.precision import mixed_precision
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, load_recipe, spelled_out
 
 KINDS = ("inside", "self", "cross", "cross-only")
@@ -158,9 +158,9 @@ def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     """As `latemask pretrain` does it."""
     from transformers import set_seed
 
+    from latemask.ground.allocator import keep_freed_memory
     from latemask.model import build_model
     from latemask.run_folder import RunFolder
-    from latemask.training.allocator import keep_freed_memory
     from latemask.training.callbacks import StopOnRequest
     from latemask.training.job import Job
     from latemask.training.running import build_trainer
@@ -179,7 +179,7 @@ def bare_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     """Forward, backward, clip, AdamW, and nothing around it."""
     import torch
 
-    from latemask.training.allocator import keep_freed_memory
+    from latemask.ground.allocator import keep_freed_memory
     from latemask.training.calibration import BareStep
 
     keep_freed_memory()  # as `latemask pretrain` does

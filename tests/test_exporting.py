@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from latemask import UserError, export, fill, pretrain
-from latemask.errors import TimeIsUp
+from latemask.ground.errors import TimeIsUp
 from latemask.model import load_model
 from latemask.recipe import BudgetRecipe, EncoderRecipe
 from tests.conftest import FAMILIES, tiny_recipe

@@ -10,7 +10,7 @@ from latemask import plan
 from latemask.budget import planned_steps, sequence_flops
 from latemask.budget.weights import count_weights
 from latemask.cli import main
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.model import complete_recipe
 from latemask.recipe import load_recipe, spelled_out
 from latemask.text import PreparedData

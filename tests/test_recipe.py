@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.recipe import (
     BudgetRecipe,
     MaskCounts,

@@ -10,7 +10,7 @@ import yaml
 
 from latemask import prepare, sweep
 from latemask.cli import main
-from latemask.errors import TimeIsUp, UserError
+from latemask.ground.errors import TimeIsUp, UserError
 from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.sweeping import read_sweep

@@ -13,7 +13,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from latemask.demonstrating import demo
-    from latemask.errors import UserError
     from latemask.evaluation.finetuning import finetune
     from latemask.evaluation.predicting import predict
     from latemask.evaluation.probing import probe
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from latemask.evaluation.tabulating import glue
     from latemask.exporting import export
     from latemask.filling import fill
+    from latemask.ground.errors import UserError
     from latemask.inspecting import inspect
     from latemask.masking import EarlyMaskCollator, LateMaskCollator, SampleDataset
     from latemask.model import EarlyMaskForPreTraining, LateMaskForPreTraining
@@ -40,7 +40,7 @@ _HOME = {
     "Recipe": "latemask.recipe",
     "Results": "latemask.evaluation.results",
     "SampleDataset": "latemask.masking",
-    "UserError": "latemask.errors",
+    "UserError": "latemask.ground.errors",
     "compare": "latemask.reporting",
     "demo": "latemask.demonstrating",
     "export": "latemask.exporting",

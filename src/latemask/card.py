@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from latemask import __version__
-from latemask.console import printable
+from latemask.ground.console import printable
 from latemask.run_folder import RunFolder
 
 _TEMPLATE = """\

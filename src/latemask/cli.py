@@ -20,9 +20,9 @@ from types import UnionType
 from typing import Any
 
 from latemask import __version__
-from latemask.console import printable
-from latemask.errors import SaidByTheFirst, UserError, nearest
-from latemask.processes import is_first, rank, world_size
+from latemask.ground.console import printable
+from latemask.ground.errors import SaidByTheFirst, UserError, nearest
+from latemask.ground.processes import is_first, rank, world_size
 from latemask.recipe import Recipe, load_recipe, plain_type_error
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from latemask.console import say
-from latemask.errors import UserError
 from latemask.evaluation.probing import probe
 from latemask.filling import Filler
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
 from latemask.recipe import load_recipe
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from latemask.card import model_card
-from latemask.console import say
-from latemask.errors import UserError
-from latemask.files import replace_folder
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
+from latemask.ground.files import replace_folder
 from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import copy_tokenizer
 

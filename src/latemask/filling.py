@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from latemask.console import json_line, printable
-from latemask.errors import UserError
+from latemask.ground.console import json_line, printable
+from latemask.ground.errors import UserError
 from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import load_tokenizer, vocabulary_of
 

@@ -10,8 +10,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from latemask.console import printable
-from latemask.errors import UserError
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
 from latemask.recipe import MaskRecipe, Recipe, check_recipe
 from latemask.text import PreparedData
 from latemask.text.counting import count_tokens, document_lengths, part_of

@@ -15,8 +15,8 @@ from latemask.budget.machines import Assumptions, Machine
 from latemask.budget.plan import Plan, steps_for_flops
 from latemask.budget.steps import planned_steps, with_budget
 from latemask.budget.table import cost_table
-from latemask.console import say
-from latemask.errors import UserError
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
 from latemask.recipe import BudgetRecipe, Recipe, batch_split, bundled_recipes, check_recipe, load_recipe, spelled_out
 from latemask.text import PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY

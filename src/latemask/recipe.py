@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 
-from latemask.errors import UserError, nearest
-from latemask.yaml_files import read_yaml
+from latemask.ground.errors import UserError, nearest
+from latemask.ground.files import read_yaml
 
 MOST_STEPS = 10**9
 _MOST = {"layers": 10_000, "width": 2**20, "heads": 2**20}

@@ -23,12 +23,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from latemask.console import say
-from latemask.errors import UserError
-from latemask.files import exclusive_lock, write_json_atomically, write_text_atomically
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
+from latemask.ground.files import exclusive_lock, write_json_atomically, write_text_atomically
+from latemask.ground.sealed import MANIFEST as SEAL
+from latemask.ground.sealed import damage
 from latemask.recipe import MOST_STEPS, Recipe, differences, dump_recipe, load_recipe
-from latemask.sealed import MANIFEST as SEAL
-from latemask.sealed import damage
 
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
 _OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder", "report")

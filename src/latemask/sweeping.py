@@ -23,16 +23,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from latemask.budget import planned_steps
-from latemask.console import printable, say
-from latemask.durations import deadline
-from latemask.errors import TimeIsUp, UserError, nearest
-from latemask.files import write_text_atomically
+from latemask.ground.console import printable, say
+from latemask.ground.errors import TimeIsUp, UserError, nearest
+from latemask.ground.files import read_yaml, write_text_atomically
+from latemask.ground.signals import deadline
 from latemask.recipe import BudgetRecipe, Recipe, check_recipe, dump_recipe, flat, load_recipe
 from latemask.reporting import compare
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
 from latemask.training import pretrain
-from latemask.yaml_files import read_yaml
 
 _KEYS = ("recipe", "data", "out", "flops", "seeds", "grid", "also")
 _MOST_RUNS = 1000

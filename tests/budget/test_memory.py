@@ -63,7 +63,7 @@ import json, resource, sys
 from latemask.recipe import load_recipe, spelled_out
 from latemask.training.calibration import BareStep
 from latemask.budget.memory import step_memory
-from latemask.training.allocator import keep_freed_memory
+from latemask.ground.allocator import keep_freed_memory
 import torch
 
 keep_freed_memory()  # as pretrain does

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from latemask.budget import planned_steps, sequence_flops, with_budget
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.model import complete_recipe
 from latemask.recipe import BudgetRecipe
 from tests.conftest import VOCABULARY, tiny_recipe

@@ -16,13 +16,13 @@ from transformers import (
     set_seed,
 )
 
-from latemask.errors import UserError
 from latemask.evaluation.cells import Judge, prepare_task, run_cell
 from latemask.evaluation.features import make_collator
 from latemask.evaluation.metrics import measured
 from latemask.evaluation.predictions import decided, logits_of
 from latemask.evaluation.progress import Watch
 from latemask.evaluation.protocol import Protocol
+from latemask.ground.errors import UserError
 from tests.evaluation.conftest import make_task
 
 QUICK = Protocol(epochs=2, batch_size=4, precision="fp32")

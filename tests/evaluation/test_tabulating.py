@@ -113,7 +113,7 @@ def test_sigterm_ends_like_ctrl_c_with_its_own_code(two_tasks, encoder_folder, t
 
 
 def test_a_folder_in_use_is_left_alone(two_tasks, encoder_folder, tmp_path, capsys):
-    from latemask.files import exclusive_lock
+    from latemask.ground.files import exclusive_lock
 
     lock = exclusive_lock(tmp_path / "o" / ".lock", "busy")
     assert main(["glue", str(encoder_folder), "--data", str(two_tasks), "--out", str(tmp_path / "o"), *QUICK]) == 2

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.faults import RECIPE, log_lines, same_end
 
 from latemask import UserError, export, pretrain
-from latemask.errors import TimeIsUp
+from latemask.ground.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture

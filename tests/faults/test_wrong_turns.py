@@ -12,7 +12,7 @@ from benchmarks.faults import RECIPE, log_lines, same_end
 from transformers import TrainerControl, TrainerState
 
 from latemask import UserError, pretrain
-from latemask.errors import TimeIsUp
+from latemask.ground.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe, load_recipe
 from latemask.run_folder import RunFolder
 from latemask.training.callbacks import LossWatch

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.model import build_model, complete_recipe
 from latemask.model.families import FAMILIES, family_of
 from latemask.recipe import EncoderRecipe

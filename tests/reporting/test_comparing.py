@@ -10,7 +10,7 @@ import pytest
 
 from latemask import compare, report
 from latemask.cli import main
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder
 from tests.reporting.conftest import CONTROL, write_results

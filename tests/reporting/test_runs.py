@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from latemask.budget import sequence_flops
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.recipe import MaskRecipe, dump_recipe, load_recipe
 from latemask.reporting.comparing import _time
 from latemask.reporting.runs import common_ground, read_run, read_runs, recipe_differences, short_names

@@ -7,7 +7,7 @@ import pytest
 from datatrove.data import Document
 from datatrove.pipeline.tokens.tokenizer import DocumentTokenizer
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text import PreparedData, prepare
 
 TEXTS = [f"Document {n} of the text that datatrove tokenized, with some words. " * (1 + n % 5) for n in range(300)]

@@ -13,7 +13,7 @@ from datatrove.utils.lid import FT176LID
 from fsspec.core import strip_protocol
 from huggingface_hub import cached_assets_path
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text import prepare, tasks
 from latemask.text.shards import SPLITS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from datatrove.pipeline.base import PipelineStep
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.executors import Execution, Stage, executor_options
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text import Mixture, prepare
 from latemask.text.mixture import shares
 

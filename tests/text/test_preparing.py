@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latemask.errors import Interrupted, UserError
-from latemask.files import json_digest, sha256_of
+from latemask.ground.errors import Interrupted, UserError
+from latemask.ground.files import json_digest, sha256_of
 from latemask.text import PreparedData, prepare
 from latemask.text.finishing import Finish
 from latemask.text.workplace import Workplace

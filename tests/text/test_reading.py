@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text import lines, tasks
 from latemask.text.progress import Meter
 from latemask.text.reading import FilesReader, Problems

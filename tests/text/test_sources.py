@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.sources import COMPRESSIONS, EXTENSIONS, find_sources
 
 

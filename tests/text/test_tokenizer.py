@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer, vocabulary_of
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "the dog and the fox are friends"] * 20

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from latemask import UserError, load_recipe, prepare, pretrain
 from latemask.budget.plan import validations
 from latemask.cli import main
-from latemask.errors import Interrupted
+from latemask.ground.errors import Interrupted
 from latemask.model import build, load_model
 from latemask.model.base import EncoderForPreTraining
 from latemask.recipe import BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe

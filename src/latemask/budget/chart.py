@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from latemask.budget.table import KINDS, LAYERS, MASKS, PAPER, SIZES, Cell
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 
 _KINDS_OF_PICTURES = (".png", ".svg", ".pdf")
 _BARS = "50 %"

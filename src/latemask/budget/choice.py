@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from latemask.budget.weights import count_weights
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.recipe import Recipe, load_recipe, spelled_out
 
 SENSIBLE_TOKENS_A_WEIGHT = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from latemask.errors import UserError, nearest
+from latemask.ground.errors import UserError, nearest
 
 DEFAULT_MFU = 0.4
 DEFAULT_PUE = 1.2

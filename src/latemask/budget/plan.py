@@ -10,7 +10,7 @@ from latemask.budget.flops import Flops, mlm_baseline, sequence_flops
 from latemask.budget.machines import Machine
 from latemask.budget.memory import Memory, step_memory
 from latemask.budget.weights import Weights, count_weights
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.recipe import MOST_STEPS, Recipe, batch_split
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from latemask.budget.flops import sequence_flops
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.recipe import MOST_STEPS, BudgetRecipe, Recipe
 
 

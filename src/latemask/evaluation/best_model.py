@@ -9,7 +9,7 @@ from typing import Any
 from latemask.evaluation.cells import Prepared
 from latemask.evaluation.grid import Saver
 from latemask.evaluation.results import Cell, Results
-from latemask.files import write_json_atomically
+from latemask.ground.files import write_json_atomically
 from latemask.text.tokenizer import save_tokenizer
 
 TASK_FILE = "latemask-task.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.builtin import PACKAGES, BuiltinReader
 
 _WORDS = (6, 40)

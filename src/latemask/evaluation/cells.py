@@ -12,7 +12,6 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from latemask.errors import UserError
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.features import Features, featurize, make_collator
 from latemask.evaluation.metrics import is_collapsed, measured, score_of
@@ -21,7 +20,8 @@ from latemask.evaluation.progress import Watch
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Cell, finite
 from latemask.evaluation.tasks import Task
-from latemask.precision import attention_kernels, mixed_precision, precision_name
+from latemask.ground.errors import UserError
+from latemask.ground.precision import attention_kernels, mixed_precision, precision_name
 
 _LOGS = 100  # points of a loss curve
 

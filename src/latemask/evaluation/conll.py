@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from latemask.errors import UserError
 from latemask.evaluation.tables import checksum, open_source, whole_lines
+from latemask.ground.errors import UserError
 from latemask.text.sources import Source
 
 _CONLLU_COLUMNS = 10

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from latemask.console import printable
 from latemask.evaluation.results import Results, Summary
+from latemask.ground.console import printable
 
 _CONSTANT = "no reading (majority class or mean)"
 Rows = list[list[str]]

@@ -21,11 +21,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers import set_seed as set_all_seeds
 
-from latemask.console import printable, say
-from latemask.errors import UserError
 from latemask.evaluation.identity import RANDOM, encoder_checksum
 from latemask.evaluation.tasks import Kind, Task
 from latemask.exporting import export
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError
 from latemask.model.base import stock_config
 from latemask.model.build import complete_recipe, encoder_config
 from latemask.model.load import is_ours, model_type

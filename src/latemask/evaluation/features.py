@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
 
-from latemask.errors import UserError
 from latemask.evaluation.tasks import Examples, Kind
+from latemask.ground.errors import UserError
 
 IGNORED = -100  # torch's own number for a position that is no target
 _CHUNK = 10_000

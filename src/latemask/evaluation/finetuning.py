@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from latemask.console import printable, say
-from latemask.errors import UserError, nearest
 from latemask.evaluation.display import show
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
@@ -15,6 +13,8 @@ from latemask.evaluation.protocol import SEEDS, FineTuningPrecision, Protocol, S
 from latemask.evaluation.results import Results
 from latemask.evaluation.results_folder import MODEL, RESULTS, begin, write_tables
 from latemask.evaluation.tasks import GLUE, Kind, Task
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError, nearest
 
 
 def finetune(

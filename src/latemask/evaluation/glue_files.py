@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from latemask.console import printable
-from latemask.errors import UserError
 from latemask.evaluation.tables import checksum, open_source, place, split_at_tabs, whole_lines
 from latemask.evaluation.tasks import COLA_COLUMNS, GLUE, Examples, GlueTask, Task, number_of, refuse_one_class
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
 from latemask.text.sources import Source
 
 _HUB = "nyu-mll/glue"

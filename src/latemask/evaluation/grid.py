@@ -6,8 +6,6 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from latemask.console import printable, say
-from latemask.errors import Interrupted
 from latemask.evaluation.cells import Prepared, prepare_task, run_cell
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.progress import GridWatch
@@ -15,7 +13,9 @@ from latemask.evaluation.protocol import Protocol, checked_rates
 from latemask.evaluation.records import encoder_record, task_record
 from latemask.evaluation.results import Cell, Results
 from latemask.evaluation.tasks import Task
-from latemask.signals import SignalFlag
+from latemask.ground.console import printable, say
+from latemask.ground.errors import Interrupted
+from latemask.ground.signals import SignalFlag
 
 Saver = Callable[[Cell, Any, Prepared], None]
 

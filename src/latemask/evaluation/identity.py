@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from latemask.console import printable
-from latemask.errors import UserError
-from latemask.files import sha256_of
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
+from latemask.ground.files import sha256_of
 
 RANDOM = "random:"  # before a recipe's or an encoder's name: its shape, never trained
 _WEIGHTS = "*.safetensors"

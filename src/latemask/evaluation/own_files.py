@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from latemask.console import printable, say
-from latemask.errors import UserError
 from latemask.evaluation.conll import read_conll
 from latemask.evaluation.tables import Table, checksum, read_table
 from latemask.evaluation.tasks import Examples, Kind, Task, number_of, parsed_number, refuse_one_class
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError
 
 _MOST_CLASSES = 20  # whole numbers beyond this many different ones are amounts, not names
 METRICS: dict[Kind, tuple[str, ...]] = {

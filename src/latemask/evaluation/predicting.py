@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from latemask.console import json_line, printable
-from latemask.errors import UserError
+from latemask.ground.console import json_line, printable
+from latemask.ground.errors import UserError
 
 
 def predict(

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from latemask.console import is_interactive, printable, progress_bar, say
-from latemask.errors import UserError
 from latemask.evaluation.best_model import TASK_FILE
 from latemask.evaluation.conll import read_words
 from latemask.evaluation.encoders import load_whole, longest_input
@@ -23,6 +21,8 @@ from latemask.evaluation.predictions import UNSEEN, at_words, decided, logits_of
 from latemask.evaluation.results_folder import MODEL
 from latemask.evaluation.tables import open_source, read_table, whole_lines
 from latemask.evaluation.tasks import Examples, Kind
+from latemask.ground.console import is_interactive, printable, progress_bar, say
+from latemask.ground.errors import UserError
 from latemask.model.base import stock_config
 from latemask.text.tokenizer import load_tokenizer
 

@@ -15,14 +15,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from latemask.console import printable, progress_bar
-from latemask.errors import UserError
 from latemask.evaluation.builtin_tasks import ProbeTask
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.features import featurize, make_collator
 from latemask.evaluation.predictions import batches_by_length, evaluating
 from latemask.evaluation.results import ProbeResult
 from latemask.evaluation.tasks import Examples
+from latemask.ground.console import printable, progress_bar
+from latemask.ground.errors import UserError
 
 _TEST_SHARE = 0.25
 _MOST_TOKENS = 128

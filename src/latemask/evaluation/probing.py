@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from latemask.console import printable
-from latemask.errors import UserError
 from latemask.evaluation.builtin_tasks import builtin_documents, probe_tasks
 from latemask.evaluation.results import ProbeResult, write_probe
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
 
 
 def probe(

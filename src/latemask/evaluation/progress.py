@@ -7,8 +7,8 @@ from types import TracebackType
 
 from rich.progress import Progress, TaskID
 
-from latemask.console import is_interactive, progress_bar, say
-from latemask.signals import SignalFlag
+from latemask.ground.console import is_interactive, progress_bar, say
+from latemask.ground.signals import SignalFlag
 
 _SILENCE = 30.0  # seconds without a line are enough
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 
 # Peak learning rates by the encoder's width: RoBERTa's middle ones for base and large; smaller encoders want more
 # (google-research/bert's miniatures and ELECTRA-small: 1e-4 to 3e-4; ours were tried, docs/results.md).

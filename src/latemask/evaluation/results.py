@@ -16,10 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from latemask.console import printable
-from latemask.errors import UserError
 from latemask.evaluation.protocol import Protocol
-from latemask.files import write_json_atomically
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
+from latemask.ground.files import write_json_atomically
 
 FORMAT = 1
 _PACKAGES = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "scikit-learn", "scipy", "numpy")

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from latemask.console import printable
-from latemask.errors import UserError
 from latemask.evaluation.display import as_csv, as_markdown
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results
-from latemask.files import exclusive_lock, write_text_atomically
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
+from latemask.ground.files import exclusive_lock, write_text_atomically
 
 RESULTS, TABLE, CSV = "results.json", "results.md", "results.csv"
 MODEL = "model"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from latemask.console import printable
-from latemask.errors import UserError
-from latemask.files import sha256_of
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
+from latemask.ground.files import sha256_of
 from latemask.text.lines import LONGEST_LINE, Line, read_lines, unpacked
 from latemask.text.sources import COMPRESSIONS, EXTENSIONS, Source, explain, find_sources
 from latemask.text.tasks import Piece

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from latemask.console import printable, say
-from latemask.errors import UserError
 from latemask.evaluation.display import show
 from latemask.evaluation.glue_files import load_glue, tasks_present
 from latemask.evaluation.protocol import SEEDS, FineTuningPrecision, Protocol, Select, checked_protocol, refuse_seeds
 from latemask.evaluation.results import Results
 from latemask.evaluation.results_folder import RESULTS, begin, write_tables
 from latemask.evaluation.tasks import GLUE, GlueName
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError
 
 
 def glue(

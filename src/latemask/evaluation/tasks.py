@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from latemask.console import printable
-from latemask.errors import UserError
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
 
 Kind = Literal["classification", "regression", "tagging"]
 GlueName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]

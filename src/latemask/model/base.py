@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers import initialization as init  # leaves weights alone that were loaded
 from transformers.utils import ModelOutput
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.model.decoder import RelativeBias
 from latemask.model.families import family_of
 from latemask.model.head import PredictionHead

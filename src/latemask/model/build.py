@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.model.base import EncoderForPreTraining, stock_config
 from latemask.model.early import EarlyMaskForPreTraining
 from latemask.model.families import family_of

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 
 Rotation = tuple[Tensor, Tensor]
 

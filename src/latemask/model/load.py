@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.model.base import EncoderForPreTraining
 from latemask.model.build import MODELS
 

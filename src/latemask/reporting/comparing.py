@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from latemask.console import say
-from latemask.errors import UserError
-from latemask.files import write_text_atomically
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
+from latemask.ground.files import write_text_atomically
 from latemask.recipe import dump_recipe
 from latemask.reporting.page import Page, Progress, Section, Table
 from latemask.reporting.plots import FIGURES, curves, ends, scores, split

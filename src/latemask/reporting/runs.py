@@ -9,9 +9,9 @@ from typing import Any
 
 from latemask.budget import planned_steps, sequence_flops, spent
 from latemask.budget.flops import mlm_baseline
-from latemask.console import printable
-from latemask.errors import UserError
-from latemask.files import json_digest
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
+from latemask.ground.files import json_digest
 from latemask.recipe import MLM_RATE, BudgetRecipe, Recipe, flat, load_recipe, spelled_out
 from latemask.run_folder import RunFolder, is_number
 

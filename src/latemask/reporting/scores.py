@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from latemask.console import printable
-from latemask.errors import UserError
 from latemask.evaluation.identity import encoder_checksum
 from latemask.evaluation.results import Results, Summary
-from latemask.files import json_digest
+from latemask.ground.console import printable
+from latemask.ground.errors import UserError
+from latemask.ground.files import json_digest
 from latemask.reporting.runs import Run
 
 RESULTS = "results.json"

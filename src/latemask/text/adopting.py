@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from latemask.console import printable, say
-from latemask.errors import UserError
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError
 from latemask.text.counting import count_tokens
 from latemask.text.finishing import file_record, report, write_manifest
 from latemask.text.prepared import MANIFEST, PreparedData

@@ -28,7 +28,7 @@ from datatrove.pipeline.filters import LambdaFilter, LanguageFilter
 from datatrove.utils.hashing import HashConfig
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.executors import Stage
 
 Dedup = Literal["exact", "minhash"]

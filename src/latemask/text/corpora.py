@@ -15,8 +15,8 @@ from typing import Any
 from datatrove.data import Document
 from datatrove.pipeline.readers import HuggingFaceDatasetReader
 
-from latemask.console import printable, say
-from latemask.errors import UserError
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError
 from latemask.text.builtin import BuiltinReader
 from latemask.text.lines import cut
 from latemask.text.progress import Meter

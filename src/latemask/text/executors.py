@@ -26,7 +26,7 @@ from datatrove.executor.ray import RayPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger as datatrove_logger
 
-from latemask.errors import UserError, nearest
+from latemask.ground.errors import UserError, nearest
 from latemask.text.progress import Watch
 
 Kind = Literal["local", "slurm", "ray"]

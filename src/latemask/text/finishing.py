@@ -12,9 +12,9 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 
 from latemask import __version__
-from latemask.console import say
-from latemask.errors import UserError
-from latemask.files import json_digest, sha256_of, write_json_atomically
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
+from latemask.ground.files import json_digest, sha256_of, write_json_atomically
 from latemask.text.prepared import FORMAT, MANIFEST, PreparedData
 from latemask.text.reading import Problems
 from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name

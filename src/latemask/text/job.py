@@ -14,8 +14,8 @@ from typing import Any
 
 from datatrove.pipeline.base import PipelineStep
 
-from latemask.console import say
-from latemask.errors import HandedOver, Interrupted, UserError
+from latemask.ground.console import say
+from latemask.ground.errors import HandedOver, Interrupted, UserError
 from latemask.text.cleaning import Cleaning, check_language_model
 from latemask.text.corpora import Corpus
 from latemask.text.executors import Execution, Stage

@@ -8,7 +8,7 @@ import lzma
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.sources import Source
 from latemask.text.tasks import Piece
 

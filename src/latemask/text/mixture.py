@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.prepared import PreparedData
 from latemask.text.rows import TokenRows
 from latemask.text.tokenizer import Vocabulary

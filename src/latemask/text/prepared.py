@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from latemask.errors import UserError
-from latemask.files import json_digest, sha256_of
+from latemask.ground.errors import UserError
+from latemask.ground.files import json_digest, sha256_of
 from latemask.text.progress import Watch
 from latemask.text.rows import Shard, TokenRows
 from latemask.text.shards import SPLITS

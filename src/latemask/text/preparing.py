@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from datatrove.utils.logging import logger as datatrove_logger
 
-from latemask.console import printable, say
-from latemask.errors import UserError
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError
 from latemask.text.adopting import adopt_shards
 from latemask.text.cleaning import Cleaning, Dedup
 from latemask.text.corpora import Builtin, Corpus, Files, HubDataset

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from latemask.console import progress_bar, say
+from latemask.ground.console import progress_bar, say
 
 _SECONDS_BETWEEN_NUMBERS = 0.5
 _SECONDS_BETWEEN_LINES = 10.0

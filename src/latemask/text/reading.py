@@ -22,7 +22,7 @@ from datatrove.io import DataFolder
 from datatrove.pipeline.readers import IpcReader, ParquetReader
 from datatrove.pipeline.readers.base import BaseReader
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.text.lines import LONGEST_LINE, Line, cut, paragraphs, read_lines, unpacked
 from latemask.text.progress import Meter
 from latemask.text.sources import Source, explain

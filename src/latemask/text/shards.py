@@ -27,7 +27,7 @@ from datatrove.utils.tokenization import PipelineStepWithTokenizer
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from latemask.files import sha256_of, write_json_atomically
+from latemask.ground.files import sha256_of, write_json_atomically
 from latemask.text.reading import Problems
 
 SPLITS = ("train", "validation")

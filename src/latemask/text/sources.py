@@ -13,8 +13,8 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from latemask.console import printable, say
-from latemask.errors import UserError
+from latemask.ground.console import printable, say
+from latemask.ground.errors import UserError
 
 EXTENSIONS = {
     ".txt": "txt",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from latemask.errors import UserError
-from latemask.files import write_json_atomically
+from latemask.ground.errors import UserError
+from latemask.ground.files import write_json_atomically
 
 # RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")

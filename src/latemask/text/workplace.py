@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from latemask.files import exclusive_lock, write_json_atomically
+from latemask.ground.files import exclusive_lock, write_json_atomically
 
 FOLDER = ".preparing"
 _ENDINGS = (".ds", ".ds.index", ".json", ".jinja", ".txt", ".model")  # of shards, and of what a tokenizer consists of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import TrainingArguments
 
-from latemask.precision import mixed_precision
-from latemask.processes import world_size
+from latemask.ground.precision import mixed_precision
+from latemask.ground.processes import world_size
 from latemask.recipe import Recipe, TrainRecipe, batch_split
 from latemask.run_folder import RunFolder
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from latemask.budget import sequence_flops
-from latemask.console import say
+from latemask.ground.allocator import keep_freed_memory
+from latemask.ground.console import say
+from latemask.ground.precision import attention_kernels, mixed_precision, precision_name
 from latemask.masking import COLLATORS
 from latemask.model import build_model
-from latemask.precision import attention_kernels, mixed_precision, precision_name
 from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
-from latemask.training.allocator import keep_freed_memory
 from latemask.training.peak import measured_peak, synchronize
 
 _SECONDS = 20.0

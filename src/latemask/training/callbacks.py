@@ -13,12 +13,12 @@ import torch
 from rich.progress import Progress, TaskID
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from latemask.console import is_interactive, progress_bar, say
+from latemask.ground.console import is_interactive, progress_bar, say
+from latemask.ground.processes import is_first, largest_of_all
+from latemask.ground.signals import SignalFlag
 from latemask.masking.randomness import key
-from latemask.processes import is_first, largest_of_all
 from latemask.recipe import MLM_RATE
 from latemask.run_folder import RunFolder
-from latemask.signals import SignalFlag
 
 _DROPOUT_STREAM = 3  # and one more for every process
 _EXPLODED = 1.0  # nats above the lowest loss so far

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from latemask.console import say
-from latemask.errors import UserError
-from latemask.files import remove_folder, replace_folder, write_json_atomically
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
+from latemask.ground.files import remove_folder, replace_folder, write_json_atomically
+from latemask.ground.sealed import damage, seal
 from latemask.run_folder import RunFolder, step_of
-from latemask.sealed import damage, seal
 
 PROGRESS = "progress.json"
 # What a config says that pre-training does not compute with.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from latemask.budget import planned_steps, sequence_flops, spent
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 from latemask.masking import COLLATORS, MaskSchedule, SampleDataset
 from latemask.model import complete_recipe
 from latemask.recipe import Recipe, check_recipe

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from latemask.budget import with_budget
-from latemask.durations import deadline
-from latemask.errors import UserError
-from latemask.processes import is_first
+from latemask.ground.errors import UserError
+from latemask.ground.processes import is_first
+from latemask.ground.signals import deadline
 from latemask.recipe import Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture

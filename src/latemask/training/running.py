@@ -18,18 +18,18 @@ import torch
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
-from latemask.console import say
-from latemask.errors import Interrupted, TimeIsUp, UserError
 from latemask.exporting import export
-from latemask.files import replace_folder
+from latemask.ground.allocator import keep_freed_memory
+from latemask.ground.console import say
+from latemask.ground.errors import Interrupted, TimeIsUp, UserError
+from latemask.ground.files import replace_folder
+from latemask.ground.precision import attention_kernels, mixed_precision, precision_name
+from latemask.ground.processes import decided_by_the_first, is_first, join, leave, world_size
+from latemask.ground.sealed import damage, seal
 from latemask.model import build_model
-from latemask.precision import attention_kernels, mixed_precision, precision_name
-from latemask.processes import decided_by_the_first, is_first, join, leave, world_size
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
-from latemask.sealed import damage, seal
 from latemask.text.tokenizer import copy_tokenizer
-from latemask.training.allocator import keep_freed_memory
 from latemask.training.arguments import training_arguments
 from latemask.training.callbacks import LossWatch, MetricsCallback, ProgressCallback, StepRandomness, StopOnRequest
 from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume, refuse_another_model

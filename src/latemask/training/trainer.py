@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINING_ARGS_NAME
 
-from latemask.errors import UserError
-from latemask.processes import is_first, world_size
+from latemask.ground.errors import UserError
+from latemask.ground.processes import is_first, world_size
 from latemask.training.checkpoints import CheckpointWriter, read_progress
 
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)

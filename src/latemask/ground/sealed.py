@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from latemask.files import json_digest, sha256_of, sync, write_text_atomically
+from latemask.ground.files import json_digest, sha256_of, sync, write_text_atomically
 
 MANIFEST = "manifest.json"
 

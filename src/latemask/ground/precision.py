@@ -8,15 +8,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from latemask.errors import UserError
-from latemask.recipe import Precision
+from latemask.ground.errors import UserError
 
 # The fused attention for CPUs has a slow backward pass in bf16. Plain products are faster, but keep a score for every
 # pair of positions: rows of up to so many take them.
 SHORT_ROWS = 256
 
 
-def mixed_precision(asked: Precision) -> torch.dtype | None:
+def mixed_precision(asked: str) -> torch.dtype | None:
     """Return what the steps compute in, if that is not fp32."""
     if asked == "fp16" and not torch.cuda.is_available():
         raise UserError("train.precision fp16 needs a GPU; use auto, fp32 or bf16")
@@ -27,7 +26,7 @@ def mixed_precision(asked: Precision) -> torch.dtype | None:
     return None
 
 
-def precision_name(asked: Precision) -> str:
+def precision_name(asked: str) -> str:
     """Return what the steps compute in, as a recipe calls it."""
     return {torch.bfloat16: "bf16", torch.float16: "fp16", None: "fp32"}[mixed_precision(asked)]
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from latemask.durations import deadline, seconds_of
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
+from latemask.ground.signals import deadline, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, the checksum that tells, and the lock that keeps others away."""
+"""Files that are whole or not there, the checksum that tells, the lock that keeps others away, and strict YAML."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
+import yaml
 from filelock import FileLock, Timeout
 
-from latemask.errors import UserError
+from latemask.ground.errors import UserError
 
 
 def sha256_of(path: Path) -> str:
@@ -79,3 +81,21 @@ def exclusive_lock(file: Path, busy: str) -> FileLock:
     except Timeout:
         raise UserError(f"{busy}; wait for it or choose another --out") from None
     return lock
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """Return what a file holds, or say that it is no YAML `what`."""
+    try:
+        return yaml.load(path.read_text("utf-8"), Loader=_StrictLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a YAML {what}: {' '.join(str(error).split())[:300]}") from None
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """PyYAML's own, which reads plain values alone; but it would take the last of two equal keys without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if doubled := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"'{doubled[0]}' is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from latemask.errors import SaidByTheFirst, UserError
+from latemask.ground.errors import SaidByTheFirst, UserError
 
 _PATIENCE = timedelta(hours=3)  # the first may have to read a terabyte for its checksums
 

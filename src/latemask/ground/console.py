@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from latemask.processes import is_first
+from latemask.ground.processes import is_first
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from latemask.training import allocator
+from latemask.ground import allocator
 
 _BLOCK = 64_000_000  # bytes: more than the C library ever keeps by itself
 # In a process of its own, for the setting is for good; the file by itself, for its package imports all of transformers.

@@ -1,16 +1,19 @@
-"""Ctrl-C and SIGTERM as a flag: work ends at the next good moment, and a second signal ends it at once."""
+"""When to stop: Ctrl-C and SIGTERM as a flag, and time limits as people write them (90m, 2h, 1h30m)."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import signal
 import threading
 import time
 from types import FrameType, TracebackType
 from typing import Any
 
-from latemask.processes import is_first, world_size
+from latemask.ground.errors import UserError
+from latemask.ground.processes import is_first, world_size
 
 _ECHO_SECONDS = 5.0
 
@@ -47,3 +50,16 @@ def _say_at_once(message: str) -> None:
     """Write past Python's streams: the handler may have interrupted a print, or an import that printing needs."""
     with contextlib.suppress(OSError):
         os.write(2, f"{message}\n".encode())
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Read a duration: 45s, 90m, 2h, 1h30m, 1d, or seconds."""
+    found = re.fullmatch(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s?)?", text.strip())
+    if not text.strip() or found is None:
+        raise UserError(f"{option} {text}: write a time as 90m, 2h, 1h30m or 45s")
+    return float(sum(int(part or 0) * size for part, size in zip(found.groups(), (86400, 3600, 60, 1), strict=True)))
+
+
+def deadline(text: str | None, option: str) -> float:
+    """Return when a time that begins now is up, by time.monotonic(); never, if none is given."""
+    return math.inf if text is None else time.monotonic() + seconds_of(text, option)

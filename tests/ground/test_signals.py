@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from latemask import console
-from latemask.signals import SignalFlag
+from latemask.ground import console
+from latemask.ground.signals import SignalFlag
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -37,7 +37,7 @@ def test_without_a_terminal_to_write_to_it_is_noted_all_the_same(monkeypatch):
     def broken(*_):
         raise OSError(32, "Broken pipe")
 
-    monkeypatch.setattr("latemask.signals.os.write", broken)
+    monkeypatch.setattr("latemask.ground.signals.os.write", broken)
     with SignalFlag("stopping soon") as flag:
         os.kill(os.getpid(), signal.SIGTERM)
     assert flag.received == signal.SIGTERM

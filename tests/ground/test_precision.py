@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from latemask.errors import UserError
-from latemask.precision import attention_kernels, mixed_precision, precision_name
+from latemask.ground.errors import UserError
+from latemask.ground.precision import attention_kernels, mixed_precision, precision_name
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,1 @@
+"""What every room stands on. Knows no room: nothing here imports from elsewhere in the package."""
