@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latemask import precision
 from latemask.budget import memory
 from latemask.budget.memory import HEAD_ROWS, kept_numbers, step_memory
+from latemask.ground import precision
 from latemask.model import complete_recipe
 from latemask.model.head import CHUNK_ROWS
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe
