@@ -23,7 +23,7 @@ from latemask.evaluation.tables import open_source, read_table, whole_lines
 from latemask.evaluation.tasks import Examples, Kind
 from latemask.ground.console import is_interactive, printable, progress_bar, say
 from latemask.ground.errors import UserError
-from latemask.model.base import stock_config
+from latemask.model.stock import stock_config
 from latemask.text.tokenizer import load_tokenizer
 
 _KINDS: dict[str, tuple[Any, Kind]] = {
