@@ -26,7 +26,8 @@ import psutil
 from tokenizers import Tokenizer
 from torch.utils.data import DataLoader
 
-from latemask.masking import LateMaskCollator, SampleDataset
+from latemask.masking.batches import LateMaskCollator
+from latemask.masking.samples import SampleDataset
 from latemask.recipe import MaskCounts, MaskRecipe
 from latemask.text import PreparedData
 from latemask.text.reading import FilesReader, Problems

@@ -147,7 +147,7 @@ def _short(found: dict[str, Found]) -> str:
 
 def _masking(arm: Arm) -> list[str]:
     recipe = load_recipe(RECIPE, nested(arm.keys))
-    joined = f"`{recipe.join.kind}` {recipe.join.layers}" if recipe.objective == "late" else "–"
+    joined = f"`{recipe.options.kind}` {recipe.options.layers}" if recipe.objective == "late" else "–"
     masked = f"{recipe.mask.rate:.0%}"
     if recipe.mask.rate_end is not None:
         masked += f" to {recipe.mask.rate_end:.0%}"

@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from latemask.budget.flops import sequence_flops
-from latemask.budget.flops import Flops, mlm_baseline
+from latemask.budget.flops import Flops, mlm_baseline, sequence_flops
 from latemask.ground.precision import mixed_precision
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, load_recipe, spelled_out
+from latemask.objectives.late import Join
+from latemask.recipe import EncoderRecipe, MaskRecipe, Recipe, load_recipe, spelled_out
 
 KINDS = ("inside", "self", "cross", "cross-only")
 WARM_UP = 2
@@ -49,7 +49,7 @@ SIZES = {
 def recipe_of(size: str, batch: int) -> Recipe:
     """Late masking in the paper's shape with half of the tokens masked, or a recipe as it is."""
     if size in SIZES:
-        recipe = Recipe(encoder=SIZES[size], mask=MaskRecipe(rate=0.5), join=JoinRecipe("inside", 1))
+        recipe = Recipe(encoder=SIZES[size], mask=MaskRecipe(rate=0.5), options=Join("inside", 1))
     else:
         recipe = load_recipe(size)
     train = replace(recipe.train, batch_size=batch, micro_batch_size=None, precision="fp32")
@@ -88,8 +88,8 @@ def contenders(recipe: Recipe) -> dict[str, Contender]:
         Contender("late-bf16", "trainer", in_bf16(recipe)),
     ]
     for kind in KINDS:
-        if kind != recipe.join.kind:
-            joined = replace(recipe, join=JoinRecipe(kind, recipe.join.layers))
+        if kind != recipe.options.kind:
+            joined = replace(recipe, options=Join(kind, recipe.options.layers))
             found.append(Contender(f"late-{kind}", "trainer", joined))
     return {contender.name: contender for contender in found}
 
@@ -156,12 +156,12 @@ class RandomText:
 
 def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     """As `latemask pretrain` does it."""
+    from latemask.training.callbacks import StopOnRequest
     from transformers import set_seed
 
     from latemask.ground.allocator import keep_freed_memory
     from latemask.model import build_model
     from latemask.run_folder import RunFolder
-    from latemask.training.callbacks import StopOnRequest
     from latemask.training.job import Job
     from latemask.training.running import build_trainer
 
@@ -291,7 +291,6 @@ class Measured:
 def alternate(group: list[Contender], repeats: int, threads: int, watch: Callable[[str], None]) -> Measured:
     """Let the contenders of a group do one step after the other."""
     import torch
-
     from latemask.training.peak import measured_peak
 
     torch.set_num_threads(threads)

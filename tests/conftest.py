@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from latemask.masking import COLLATORS
+from latemask.masking.batches import Collator
 from latemask.model import build_model, complete_recipe
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, TrainRecipe
+from latemask.objectives.late import KINDS, Join
+from latemask.recipe import EncoderRecipe, MaskRecipe, Recipe, TrainRecipe
 from latemask.text import PreparedData, Vocabulary, prepare
 from latemask.text.builtin import BuiltinReader
 
 FAMILIES = ("modernbert", "roberta", "roberta-prelayernorm", "bert")
-KINDS = ("inside", "self", "cross", "cross-only")
+__all__ = ["KINDS"]
 VOCABULARY = Vocabulary(size=300, bos=0, eos=2, pad=1, mask=4, special=(0, 1, 2, 3, 4))
 
 
@@ -81,7 +82,7 @@ def tiny_recipe(**changes: Any) -> Recipe:
 
 def joining(kind: Any, **changes: Any) -> Recipe:
     """A tiny late recipe of one kind."""
-    return tiny_recipe(join=JoinRecipe(kind=kind, **changes))
+    return tiny_recipe(options=Join(kind=kind, **changes))
 
 
 def make_model(recipe: Recipe, vocabulary: Vocabulary = VOCABULARY):
@@ -105,7 +106,8 @@ def make_batch(recipe: Recipe, rows: np.ndarray | None = None, seed: int = 0) ->
     """Samples 0, 1, 2… over the given rows, as the recipe's model takes them."""
     rows = make_rows(length=recipe.length) if rows is None else rows
     samples = [{"ids": row, "index": index} for index, row in enumerate(rows)]
-    return COLLATORS[recipe.objective](recipe.counts, VOCABULARY, seed)(samples)
+    how = {"objective": recipe.objective, "options": recipe.options}
+    return Collator(recipe.counts, VOCABULARY, seed, **how)(samples)
 
 
 def loss_after_fitting_one_batch(recipe: Recipe) -> float:

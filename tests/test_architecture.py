@@ -15,8 +15,10 @@ MAY_IMPORT = {
     "recipe": set(),
     "text": set(),
     "masking": {"recipe", "text"},
-    "model": {"recipe", "text"},
-    "budget": {"recipe"},
+    "families": {"recipe", "text"},
+    "objectives": {"families", "masking", "recipe", "text"},
+    "model": {"families", "objectives", "recipe", "text"},
+    "budget": {"objectives", "recipe"},
     "run_folder": {"recipe"},
     "card": {"run_folder"},
     "exporting": {"card", "model", "run_folder", "text"},
@@ -28,7 +30,8 @@ MAY_IMPORT = {
     "evaluation": {"exporting", "model", "recipe", "run_folder", "text"},
     "demonstrating": {"evaluation", "filling", "recipe", "reporting", "run_folder", "text", "training"},
     "sweeping": {"budget", "model", "recipe", "reporting", "run_folder", "text", "training"},
-    "cli": {"recipe"},
+    "command": {"recipe"},
+    "cli": {"command"},
     "__main__": {"cli"},
 }
 

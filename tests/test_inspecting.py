@@ -8,7 +8,7 @@ import pytest
 
 from latemask import UserError, inspect, prepare
 from latemask.cli import main
-from latemask.masking import SampleDataset
+from latemask.masking.samples import SampleDataset
 
 
 @pytest.fixture

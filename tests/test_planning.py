@@ -7,8 +7,7 @@ import math
 import pytest
 
 from latemask import plan
-from latemask.budget.flops import planned_steps, sequence_flops
-from latemask.budget.flops import count_weights
+from latemask.budget.flops import count_weights, planned_steps, sequence_flops
 from latemask.cli import main
 from latemask.ground.errors import UserError
 from latemask.model import complete_recipe
@@ -178,13 +177,16 @@ def test_the_table_is_drawn(capsys, tmp_path):
         (["mini-base", "--device", "a100", "--devices", "64"], "less than one row for each of 64 processes"),
         (["mini-base", "--device", "a100", "--devices", "3"], "does not split into 3 process(es)"),
         (["--tokens", "1e9", "--device", "h100", "--devices", "7"], "does not split into 7 process(es)"),
-        (["mini-base", "--max-steps", "1000000001"], "budget.steps is 1000000001; 1,000,000,000 at most"),
+        (
+            ["mini-base", "--max-steps", "1000000001"],
+            "steps is 1000000001; it must be between 1 and 1,000,000,000",
+        ),
         (["mini-base", "--encoder.layers", "1" + "0" * 400], "it must be between 1 and 10,000"),
         (["mini-base", "--peak-tflops", "1e308"], "--peak-tflops is 1e+308; it must be positive, between"),
-        (["mini-base", "--device", "a100", "--watts", "inf"], "watts must be float or null, not 'inf'"),
+        (["mini-base", "--device", "a100", "--watts", "inf"], "--watts is inf; it must be positive"),
         (["mini-base", "--device", "a100", "--train.precision", "fp32"], "give the peak in that with --peak-tflops"),
         (["mini-base", "--hours=", "--device", "a100"], "hours must be float or null, not ''"),
-        (["mini-base", "--mask", "5"], "give one of its keys (--mask.KEY VALUE)"),
+        (["mini-base", "--mask", "5"], "unknown option '--mask' (did you mean '--mask.rate'?)"),
         (["mini-base", "--encoder.heads", "5"], "encoder.heads 5 does not divide"),
         (["mini-base", "--data", "nowhere"], "nowhere: no such folder"),
         (["minibase"], "did you mean 'mini-base'?"),

@@ -75,7 +75,7 @@ def test_the_recipes_that_were_promised_are_there():
 
 def test_mini_base_and_its_early_form_differ_in_the_masks_only():
     changed = {line.split(":")[0] for line in differences(load_recipe("mini-base"), load_recipe("mini-base-early"))}
-    assert changed <= {"objective", "mask.rate"}
+    assert {key for key in changed if not key.startswith("join.")} == {"objective", "mask.rate"}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_mini_base_and_its_early_form_differ_in_the_masks_only():
         ("lenght: 64", r"unknown key 'lenght' \(did you mean 'length'\?\)"),
         ("length: long", "length must be int, not 'long'"),
         ("encoder: {ffn_width: wide}", "encoder.ffn_width must be int or null"),
-        ("objective: later", "objective must be one of 'late', 'early'"),
+        ("objective: later", "unknown objective 'later' \\(did you mean 'late'\\?\\)"),
         ("mask: 0.4", "'mask' must be a mapping"),
         ("[1, 2]", "must be a mapping"),
         ("mask: {", "is not a YAML recipe"),
@@ -108,7 +108,7 @@ def test_mini_base_and_its_early_form_differ_in_the_masks_only():
         ("join: {layers: 13}", "join.layers 13 is more than encoder.layers 12"),
         ("join: {kind: self, two_way: true}", "join.two_way is for"),
         ("train: {learning_rate: -1}", "train.learning_rate is -1"),
-        ("train: {warmup: 100}", "share of the steps"),
+        ("train: {warmup: 100}", "train.warmup is 100.0; it must be between 0 and 1"),
         ("budget: {steps: 10, tokens: 100}", "budget has steps and tokens"),
         ("budget: {flops: 0}", "budget.flops is 0"),
         ("seed: -1", "seed is -1"),

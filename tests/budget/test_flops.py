@@ -9,21 +9,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from latemask.budget.flops import sequence_flops, spent
 from latemask.model import build_model, complete_recipe
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, bundled_recipes, load_recipe
+from latemask.objectives.late import Join
+from latemask.recipe import EncoderRecipe, MaskRecipe, bundled_recipes, load_recipe
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, tiny_recipe
 
 MASKS = [MaskRecipe(rate=0.5), MaskRecipe(rate=0.3, random=0.1, keep=0.1, drop=0.2)]
 JOINS = [
-    JoinRecipe("inside", 1),
-    JoinRecipe("inside", 2),
-    JoinRecipe("inside", 2, two_way=True),
-    JoinRecipe("self", 1),
-    JoinRecipe("self", 2),
-    JoinRecipe("cross", 2),
-    JoinRecipe("cross-only", 2),
+    Join("inside", 1),
+    Join("inside", 2),
+    Join("inside", 2, two_way=True),
+    Join("self", 1),
+    Join("self", 2),
+    Join("cross", 2),
+    Join("cross-only", 2),
     None,
 ]
-EVERY_KIND = [*(JoinRecipe(kind, 1) for kind in KINDS), None]
+EVERY_KIND = [*(Join(kind, 1) for kind in KINDS), None]
 SHAPES = [
     EncoderRecipe(family="roberta", layers=1, width=64, heads=1),
     EncoderRecipe(family="modernbert", layers=6, width=48, heads=3),
@@ -58,9 +59,9 @@ def assert_exact(recipe) -> None:
     assert sequence_flops(recipe).training == counted(recipe)
 
 
-def joined(recipe, join: JoinRecipe | None):
+def joined(recipe, join: Join | None):
     """The recipe with late masks that join so, or with early ones."""
-    return replace(recipe, join=join) if join else replace(recipe, objective="early")
+    return replace(recipe, options=join) if join else replace(recipe, objective="early")
 
 
 @pytest.mark.parametrize("join", JOINS, ids=str)

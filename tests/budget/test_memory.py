@@ -8,16 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latemask.budget.flops import memory
-from latemask.budget.memory import HEAD_ROWS, kept_numbers, step_memory
+from latemask.budget import memory
+from latemask.budget.memory import HEAD_ROWS, step_memory
 from latemask.ground import precision
 from latemask.model import complete_recipe
 from latemask.model.head import CHUNK_ROWS
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe
+from latemask.objectives.late import Join
+from latemask.recipe import EncoderRecipe, MaskRecipe
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, make_model, tiny_recipe
 
 MASKS = [MaskRecipe(rate=0.5), MaskRecipe(rate=0.3, random=0.1, keep=0.1, drop=0.25)]
-JOINS = [JoinRecipe(kind, layers) for kind in KINDS for layers in (1, 3)] + [JoinRecipe("cross", positions="absolute")]
+JOINS = [Join(kind, layers) for kind in KINDS for layers in (1, 3)] + [Join("cross", positions="absolute")]
 
 
 def bytes_kept(recipe) -> float:
@@ -42,7 +43,7 @@ def bytes_kept(recipe) -> float:
 @pytest.mark.parametrize("mask", MASKS, ids=["plain", "corrupting"])
 def test_what_a_row_keeps_is_what_autograd_keeps(family, join, mask):
     recipe = tiny_recipe(length=64, mask=mask, encoder=EncoderRecipe(family=family, layers=4, width=64, heads=2))
-    recipe = replace(recipe, join=join) if join else replace(recipe, objective="early")
+    recipe = replace(recipe, options=join) if join else replace(recipe, objective="early")
     assert 4 * kept_numbers(complete_recipe(recipe, VOCABULARY)) == pytest.approx(bytes_kept(recipe), rel=0.06)
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from latemask.budget.flops import count_weights
 from latemask.model import build_model, complete_recipe
-from latemask.recipe import EncoderRecipe, JoinRecipe
+from latemask.objectives.late import Join
+from latemask.recipe import EncoderRecipe
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, tiny_recipe
 
-JOINS = [JoinRecipe(kind, layers) for kind in KINDS for layers in (1, 2)] + [JoinRecipe("self", positions="absolute")]
+JOINS = [Join(kind, layers) for kind in KINDS for layers in (1, 2)] + [Join("self", positions="absolute")]
 
 
 def counted(recipe) -> dict[str, int]:
@@ -27,7 +28,7 @@ def counted(recipe) -> dict[str, int]:
 @pytest.mark.parametrize("join", [*JOINS, None], ids=str)
 def test_every_weight_is_counted(family, join):
     recipe = tiny_recipe(encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2))
-    recipe = replace(recipe, join=join) if join else replace(recipe, objective="early")
+    recipe = replace(recipe, options=join) if join else replace(recipe, objective="early")
     weights = count_weights(complete_recipe(recipe, VOCABULARY))
     real = counted(recipe)
     assert {name: getattr(weights, name) for name in real} == real

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 from benchmarks.faults import RECIPE, log_lines, same_end
+from latemask.training.callbacks import LossWatch
+from latemask.training.trainer import PretrainingTrainer
 from transformers import TrainerControl, TrainerState
 
 from latemask import UserError, pretrain
 from latemask.ground.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe, load_recipe
 from latemask.run_folder import RunFolder
-from latemask.training.callbacks import LossWatch
-from latemask.training.trainer import PretrainingTrainer
 
 STEPS = 12
 SHORT = replace(RECIPE, budget=BudgetRecipe(steps=STEPS))
@@ -138,7 +138,7 @@ def test_the_shape_of_the_model_and_the_batch_cannot_change(data, tmp_path):
     with pytest.raises(TimeIsUp):
         pretrain(SHORT, data=data.folder, out=tmp_path / "run", stop_after="0s")
     for changed in (
-        replace(SHORT, join=replace(SHORT.join, layers=1)),
+        replace(SHORT, options=replace(SHORT.options, layers=1)),
         replace(SHORT, train=replace(SHORT.train, batch_size=8)),
     ):
         with pytest.raises(UserError, match="a run keeps its model's shape, and its batch"):

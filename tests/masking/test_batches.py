@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import torch
 
-from latemask.masking import EarlyMaskCollator, LateMaskCollator, MaskSchedule, draw_masks
-from latemask.masking.batches import Batch
+from latemask.masking.batches import Batch, EarlyMaskCollator, LateMaskCollator, MaskSchedule
+from latemask.masking.masks import draw_masks
 from latemask.recipe import MaskCounts, MaskRecipe, TrainRecipe
 from tests.conftest import VOCABULARY, make_rows, tiny_recipe
 

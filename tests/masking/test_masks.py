@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latemask.masking import draw_masks
-from latemask.masking.masks import slots_of
+from latemask.masking.masks import draw_masks, slots_of
 from latemask.recipe import MaskCounts, MaskRecipe
 from tests.conftest import VOCABULARY, make_rows
 

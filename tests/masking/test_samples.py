@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from latemask.masking import LateMaskCollator, SampleDataset
-from latemask.masking.samples import dealt
+from latemask.masking.batches import LateMaskCollator
+from latemask.masking.samples import SampleDataset, dealt
 from latemask.recipe import MaskCounts, MaskRecipe
 from latemask.text import PreparedData
 from latemask.text.rows import Shard, TokenRows

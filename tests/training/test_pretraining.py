@@ -18,19 +18,19 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from latemask.training.callbacks import StopOnRequest
 from safetensors.torch import load_file
 
 from latemask import UserError, load_recipe, prepare, pretrain
 from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.ground.errors import Interrupted
-from latemask.model import build, load_model
-from latemask.model.base import EncoderForPreTraining
-from latemask.recipe import BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
+from latemask.model import load_model
+from latemask.model.pretraining import EncoderForPreTraining
+from latemask.recipe import FAMILIES, BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
 from latemask.training import running
-from latemask.training.callbacks import StopOnRequest
 from latemask.training.checkpoints import checkpoint_to_resume, refuse_another_model
 from latemask.training.job import plan_job
 from tests.conftest import KINDS, joining, tiny_recipe
@@ -250,10 +250,9 @@ def test_a_checkpoint_of_another_model_with_weights_of_the_same_shape_is_refused
     with pytest.raises(Interrupted):
         pretrain(recipe, data=data.folder, out=tmp_path / "run")
     monkeypatch.undo()
-    made = build.encoder_config
-    monkeypatch.setattr(
-        build, "encoder_config", lambda shape, words: made(replace(shape, rotary_base=160_000.0), words)
-    )
+    family = FAMILIES["modernbert"]
+    made = family.config
+    monkeypatch.setattr(family, "config", lambda shape, words: made(replace(shape, rotary_base=160_000.0), words))
     with pytest.raises(UserError, match=r"encoder\.rope_parameters\.full_attention\.rope_theta 10000\.0 -> 160000\.0"):
         pretrain(recipe, data=data.folder, out=tmp_path / "run", resume=True)
 

@@ -39,9 +39,10 @@ def process(
         TRANSFORMERS_VERBOSITY="error",
     )
 
+    from latemask.training.callbacks import StepRandomness
+
     from latemask import UserError
     from latemask.training import pretrain
-    from latemask.training.callbacks import StepRandomness
 
     if options.pop("signals_itself", None) == rank:
         StepRandomness.on_step_begin = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
@@ -124,7 +125,7 @@ def test_a_signal_that_reaches_one_process_stops_all_after_the_same_step(data, t
 @pytest.mark.parametrize("join", ["self", "cross", "cross-only"])
 def test_every_kind_takes_part_with_every_weight(data, tmp_path, join):
     """DDP is told that no weight is ever unused."""
-    recipe = replace(BASE, join=replace(BASE.join, kind=join), budget=BudgetRecipe(steps=2))
+    recipe = replace(BASE, options=replace(BASE.options, kind=join), budget=BudgetRecipe(steps=2))
     assert run_with(2, recipe, data, tmp_path / "run") == [0, 0]
 
 

@@ -102,8 +102,11 @@ def out_of_range(key: str, value: float | None, interval: str) -> str | None:
     below = value < high or (interval[-1] == "]" and value == high)
     if above and below:
         return None
-    ends = f"at least {low:,g}" if high == math.inf and interval[0] == "[" else f"in {interval}"
-    return f"{key} is {value}; it must be {'positive' if interval == '(0, inf)' else ends}"
+    if interval == "(0, inf)":
+        return f"{key} is {value}; it must be positive"
+    if interval[0] == "[" and interval[-1] == "]":
+        return f"{key} is {value}; it must be between {low:,.0f} and {high:,.0f}"
+    return f"{key} is {value}; it must be in {interval}" if high < math.inf else f"{key} is {value}; at least {low:g}"
 
 
 def _count_problem(recipe: Recipe) -> str | None:

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from latemask import LateMaskForPreTraining
-from latemask.model.config import LateMaskConfig
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe
+from latemask.model import PreTrainingConfig
+from latemask.objectives.inside import JoinedLayers
+from latemask.objectives.late import Join
+from latemask.recipe import EncoderRecipe, MaskRecipe
 from tests.conftest import (
     FAMILIES,
     KINDS,
@@ -28,8 +30,14 @@ def logits_of(model, batch):
 
 
 def stream_of(model, batch):
-    visible = model.encode(batch["visible_ids"], batch["visible_positions"], model.layers_before_join)
-    return model.joined_stream(visible, batch["visible_positions"], batch["masked_positions"])
+    layers = model.objective.layers_run_whole(model)
+    visible = model.encode(batch["visible_ids"], batch["visible_positions"], layers)
+    positions = (batch["visible_positions"], batch["masked_positions"])
+    return joined_layers(model).stream(visible, model.mask_vector, *positions)
+
+
+def joined_layers(model):
+    return JoinedLayers(model, model.config.join_layers, model.config.two_way)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,11 +63,10 @@ def test_inside_one_way_leaves_visible_states_as_the_stock_encoders_on_visible_t
     visible = batch["visible_positions"]
     with torch.no_grad():
         stream, rotation = stream_of(model, batch)
-        joined = model.joined_layers.run(stream, rotation, visible.shape[1])
+        joined = joined_layers(model).run(stream, rotation, visible.shape[1])
         joined = model.family.final_norm(model.encoder, joined)[:, : visible.shape[1]]
-        plain = model.encoder(
-            input_ids=batch["visible_ids"], position_ids=model.family.positions(model.encoder, visible)
-        ).last_hidden_state
+        offset = 0 if family in ("bert", "modernbert") else model.encoder.config.pad_token_id + 1
+        plain = model.encoder(input_ids=batch["visible_ids"], position_ids=visible + offset).last_hidden_state
     torch.testing.assert_close(joined, plain, rtol=1e-4, atol=1e-5)
 
 
@@ -69,29 +76,30 @@ def test_inside_one_way_leaves_visible_states_as_the_stock_encoders_on_visible_t
 def test_inside_the_pruned_last_layer_equals_the_unpruned_one(family, two_way, mask):
     recipe = tiny_recipe(
         encoder=EncoderRecipe(family=family, layers=3, width=32, heads=2),
-        join=JoinRecipe(two_way=two_way),
+        options=Join(two_way=two_way),
         mask=mask,
     )
     model, batch = make_model(recipe), make_batch(recipe)
     visible = batch["visible_positions"].shape[1]
     with torch.no_grad():
         stream, rotation = stream_of(model, batch)
-        everything = model.joined_layers.run(stream, rotation, visible)
-        pruned = model.joined_layers.run_to_predictions(stream, rotation, visible, batch["corrupted_slots"])
+        everything = joined_layers(model).run(stream, rotation, visible)
+        pruned = joined_layers(model).run_to_predictions(stream, rotation, visible, batch["corrupted_slots"])
     corrupted = everything.gather(1, batch["corrupted_slots"][..., None].expand(-1, -1, 32))
     torch.testing.assert_close(pruned, torch.cat((everything[:, visible:], corrupted), dim=1), rtol=1e-4, atol=1e-5)
 
 
 def test_inside_with_all_layers_two_way_is_the_stock_encoder_with_the_mask_vector_as_a_word():
     """The oracle of the joined layers: if [MASK]s join at the first layer, late is early with another word."""
-    recipe = tiny_recipe(join=JoinRecipe(layers=3, two_way=True))
+    recipe = tiny_recipe(options=Join(layers=3, two_way=True))
     model, batch = make_model(recipe), make_batch(recipe)
     with torch.no_grad():
         vectors = torch.cat((model.words[batch["visible_ids"]], model.mask_vector.expand(4, 13, -1)), dim=1)
         positions = torch.cat((batch["visible_positions"], batch["masked_positions"]), dim=1)
         plain = model.encoder(inputs_embeds=vectors, position_ids=positions).last_hidden_state[:, -13:]
         visible = model.encode(batch["visible_ids"], batch["visible_positions"], 0)
-        ours = model.join(visible, batch["visible_positions"], batch["masked_positions"], None)
+        positions = (batch["visible_positions"], batch["masked_positions"])
+        ours = joined_layers(model).predicted(visible, model.mask_vector, *positions, None)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
 
 
@@ -156,12 +164,12 @@ def test_a_new_model_starts_from_the_encoders_own_initialisation():
 
 
 def test_the_config_survives_json(tmp_path):
-    LateMaskConfig(join="cross", join_layers=3, positions="absolute", length=77).save_pretrained(tmp_path)
-    loaded = LateMaskConfig.from_pretrained(tmp_path)
+    PreTrainingConfig(join="cross", join_layers=3, positions="absolute", length=77).save_pretrained(tmp_path)
+    loaded = PreTrainingConfig.from_pretrained(tmp_path)
     assert (loaded.join, loaded.join_layers, loaded.positions, loaded.length) == ("cross", 3, "absolute", 77)
     assert loaded.encoder.model_type == "roberta"
 
 
 def test_an_unknown_join_is_refused():
     with pytest.raises(ValueError, match="join must be one of inside, self, cross, cross-only, not 'outside'"):
-        LateMaskConfig(join="outside")
+        LateMaskForPreTraining(PreTrainingConfig(join="outside"))

@@ -6,9 +6,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
+from latemask.families import FAMILIES
 from latemask.ground.errors import UserError
 from latemask.model import build_model, complete_recipe
-from latemask.families import FAMILIES, family_of
+from latemask.model.stock import family_of
 from latemask.recipe import EncoderRecipe
 from tests.conftest import FAMILIES as NAMES
 from tests.conftest import VOCABULARY, make_batch, make_model, make_rows, tiny_recipe
