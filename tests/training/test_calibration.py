@@ -10,7 +10,8 @@ from latemask.budget.flops import sequence_flops
 from latemask.cli import main
 from latemask.recipe import BudgetRecipe, dump_recipe, spelled_out
 from latemask.training import calibration
-from latemask.training.calibration import BareStep, calibrated
+from latemask.training.calibration import RandomSteps, calibrated
+from latemask.training.loop import Loop
 from tests.conftest import tiny_recipe
 
 
@@ -18,9 +19,8 @@ from tests.conftest import tiny_recipe
 def clock(monkeypatch):
     """Steps take what the test says; the machine multiplies 10^9 a second."""
 
-    def set_to(forward_backward: float, update: float) -> None:
-        monkeypatch.setattr(BareStep, "forward_backward", lambda step: forward_backward * step.rows)
-        monkeypatch.setattr(BareStep, "update", lambda step: update)
+    def set_to(a_row: float, update: float) -> None:
+        monkeypatch.setattr(RandomSteps, "seconds", lambda steps, batches: batches * a_row * steps.rows + update)
         monkeypatch.setattr(calibration, "measured_peak", lambda *_: 1e9)
 
     return set_to
@@ -34,7 +34,7 @@ def tiny(batch: int, micro: int | None = None, **changes):
 
 @pytest.mark.parametrize(("batch", "micro"), [(8, None), (32, 8), (512, None)])
 def test_a_step_is_its_rows_and_one_update_however_few_rows_were_timed(clock, batch, micro):
-    clock(forward_backward=0.01, update=0.5)
+    clock(a_row=0.01, update=0.5)
     recipe = tiny(batch, micro)
     found = calibrated(recipe, since=0.0)
     seconds = batch * 0.01 + 0.5
@@ -44,19 +44,20 @@ def test_a_step_is_its_rows_and_one_update_however_few_rows_were_timed(clock, ba
 def test_a_recipe_too_large_to_time_whole_is_timed_with_fewer_rows(monkeypatch):
     timed = []
     monkeypatch.setattr(calibration, "measured_peak", lambda *_: 1e8)
-    monkeypatch.setattr(calibration, "_timed", lambda step: (timed.append(step.rows), ([1.0], [1.0]))[1])
+    monkeypatch.setattr(calibration, "_timed", lambda steps: (timed.append(steps.rows), (1.0, 2.0))[1])
     calibrated(tiny(4096), since=0.0)
     assert 1 <= timed[0] < 4096
 
 
 @pytest.mark.parametrize("objective", ["late", "early"])
-def test_a_bare_step_trains(objective):
-    step = BareStep(tiny(4, objective=objective), 4, torch.device("cpu"))
-    before = [weight.clone() for weight in step.model.parameters()]
-    assert step.forward_backward() > 0
-    assert all(weight.grad is not None for weight in step.model.encoder.layers.parameters())
-    assert step.update() > 0
-    assert any(not torch.equal(old, new) for old, new in zip(before, step.model.parameters(), strict=True))
+def test_what_is_timed_is_the_step_that_trains(objective):
+    steps = RandomSteps(tiny(4, objective=objective), 4, torch.device("cpu"))
+    before = [weight.clone() for weight in steps.loop.model.parameters()]
+    assert steps.seconds(2) > 0
+    assert steps.seconds() > 0  # the first step of a warm-up has no learning rate yet
+    assert isinstance(steps.loop, Loop)
+    assert steps.loop.done == 2
+    assert any(not torch.equal(old, new) for old, new in zip(before, steps.loop.model.parameters(), strict=True))
 
 
 def test_plan_measures_this_machine(tmp_path, capsys):

@@ -18,21 +18,22 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from latemask.training.callbacks import StopOnRequest
 from safetensors.torch import load_file
 
 from latemask import UserError, load_recipe, prepare, pretrain
 from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.ground.errors import Interrupted
+from latemask.masking.batches import Collator
 from latemask.model import load_model
 from latemask.model.pretraining import EncoderForPreTraining
 from latemask.recipe import FAMILIES, BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
-from latemask.training import running
+from latemask.training import loop
 from latemask.training.checkpoints import checkpoint_to_resume, refuse_another_model
 from latemask.training.job import plan_job
+from latemask.training.loop import Loop
 from tests.conftest import KINDS, joining, tiny_recipe
 
 
@@ -54,19 +55,20 @@ def same_weights(one: RunFolder, two: RunFolder) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-class _StopAt(StopOnRequest):
-    """Plays the user who presses Ctrl-C in the middle of step `at`."""
+def press_ctrl_c_in_step_three(patch):
+    whole = Loop.step
 
-    at = 3
-
-    def on_step_begin(self, args, state, control, **_):
-        if state.global_step == self.at - 1:
+    def step(self, batches):
+        if self.done == 2:
             os.kill(os.getpid(), signal.SIGINT)
+        whole(self, batches)
+
+    patch.setattr(Loop, "step", step)
 
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    monkeypatch.setattr("latemask.training.running.StopOnRequest", _StopAt)
+    press_ctrl_c_in_step_three(monkeypatch)
     yield
     monkeypatch.undo()
 
@@ -76,7 +78,7 @@ def stopped_run(data, tmp_path_factory):
     """A run stopped at step 3 of 6, with checkpoints 2 and 3."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("latemask.training.running.StopOnRequest", _StopAt)
+        press_ctrl_c_in_step_three(patch)
         with pytest.raises(Interrupted):
             pretrain(recipe_of(6, save_every=2), data=data.folder, out=out)
     return out
@@ -133,7 +135,7 @@ def test_the_validation_loss_falls_clearly_in_a_short_run(data, tmp_path, object
 def validation_batch(recipe, data):
     """Return all that a run is validated on, as one batch."""
     job = plan_job(recipe, Mixture.open(data.folder))
-    return job.validation_collator()(list(job.validation_samples()))
+    return Collator.validating(job.recipe, job.data.vocabulary)(list(job.validation_samples()))
 
 
 def test_every_run_is_validated_with_the_same_fifteen_per_cent_hidden(data):
@@ -186,12 +188,6 @@ def test_the_run_folder_documents_itself(data, tmp_path):
     assert last["tokens"] == 4 * 8 * 32
     assert last["flops"] > 0
     assert "eval_loss" in last
-
-
-def test_the_trainers_count_of_flops_is_ours_also_when_rows_are_accumulated(data, tmp_path):
-    run = pretrain(recipe_of(4, save_every=4, micro_batch_size=4), data=data.folder, out=tmp_path / "run")
-    state = json.loads((run.checkpoints / "checkpoint-4" / "trainer_state.json").read_text())
-    assert state["total_flos"] == run.record["flops"] == run.metrics()[-1]["flops"]
 
 
 def test_progress_shows_speed_and_the_share_of_the_peak(data, tmp_path, capsys):
@@ -262,16 +258,14 @@ def test_a_torn_checkpoint_is_passed_over(data, tmp_path, interrupt, monkeypatch
     with pytest.raises(Interrupted):
         pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path)
     assert run.last_checkpoint().name == "checkpoint-3"
-    (run.checkpoints / "checkpoint-3" / "trainer_state.json").unlink()
+    (run.checkpoints / "checkpoint-3" / "progress.json").unlink()
     monkeypatch.undo()
     resumed = pretrain(recipe_of(6, save_every=2), data=data.folder, out=run.path, resume=True)
     assert [row["step"] for row in resumed.metrics() if "loss" in row] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("harm", ["garbage", "cut", "missing"])
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "config.json"]
-)
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "progress.json", "config.json"])
 def test_a_damaged_checkpoint_is_named_and_passed_over(data, tmp_path, stopped_run, capsys, name, harm):
     run = RunFolder(tmp_path / "run")
     shutil.copytree(stopped_run, run.path)
@@ -339,7 +333,7 @@ def test_a_run_chooses_its_attention_kernels_for_training_and_validation(data, t
         seen.append(given)
         yield
 
-    monkeypatch.setattr(running, "attention_kernels", watched)
+    monkeypatch.setattr(loop, "attention_kernels", watched)
     pretrain(recipe_of(3, precision="bf16"), data=data.folder, out=tmp_path / "run")
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     assert {(given[0].type, *given[1:]) for given in seen} == {(device.type, torch.bfloat16, tiny_recipe().length)}

@@ -39,13 +39,17 @@ def process(
         TRANSFORMERS_VERBOSITY="error",
     )
 
-    from latemask.training.callbacks import StepRandomness
-
-    from latemask import UserError
-    from latemask.training import pretrain
+    from latemask import UserError, pretrain
+    from latemask.training.loop import Loop
 
     if options.pop("signals_itself", None) == rank:
-        StepRandomness.on_step_begin = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+        whole = Loop.step
+
+        def step(self, batches):
+            os.kill(os.getpid(), signal.SIGTERM)
+            whole(self, batches)
+
+        Loop.step = step
     try:
         pretrain(recipe, data=data, out=out, **options)
     except UserError as refused:
@@ -110,16 +114,16 @@ def test_a_run_may_go_on_with_another_number_of_processes(data, tmp_path, alone,
     recipe, out = training(sharded=sharded), tmp_path / "run"
     assert run_with(2, recipe, data, out, stop_after="0s") == [75, 75]
     assert run_with(1, recipe, data, out, resume=True, stop_after="0s") == [75]
-    assert RunFolder(out).last_checkpoint().name == "checkpoint-2"
+    assert RunFolder(out).last_checkpoint().name == "checkpoint-3"
     assert run_with(2, recipe, data, out, resume=True) == [0, 0]
     assert_same_losses(out, alone)
 
 
-def test_a_signal_that_reaches_one_process_stops_all_after_the_same_step(data, tmp_path):
+def test_a_signal_that_reaches_one_process_is_known_to_all_a_step_later(data, tmp_path):
     assert run_with(2, BASE, data, tmp_path / "run", signals_itself=1) == [143, 143]
     run = RunFolder(tmp_path / "run")
-    assert run.record["stopped_at"] == 1
-    assert run.last_checkpoint().name == "checkpoint-1"
+    assert run.record["stopped_at"] == 2
+    assert run.last_checkpoint().name == "checkpoint-2"
 
 
 @pytest.mark.parametrize("join", ["self", "cross", "cross-only"])
@@ -154,13 +158,16 @@ def test_torchrun_starts_it_and_a_bad_batch_is_a_clear_line(data, tmp_path):
 FAILING = """
 import os, sys
 from latemask.cli import main
-from latemask.training.callbacks import StepRandomness
+from latemask.training.loop import Loop
 
-def vanish(self, args, state, control, **_):
-    if os.environ["RANK"] == "1" and state.global_step == 5:
+whole = Loop.step
+
+def vanish(self, batches):
+    if os.environ["RANK"] == "1" and self.done == 5:
         raise FileNotFoundError(2, "No such file or directory", "/data/0007.ds")
+    whole(self, batches)
 
-StepRandomness.on_step_begin = vanish
+Loop.step = vanish
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -59,8 +59,8 @@ def join() -> None:
     device = own_device()
     if device.type != "cpu":
         torch.accelerator.set_device_index(device.index)
-    others = "" if device.type == "cpu" else f",{device.type}:{dist.get_default_backend_for_device(device)}"
-    dist.init_process_group(f"cpu:gloo{others}", timeout=_PATIENCE)
+    on_device = "" if device.type == "cpu" else f",{device.type}:{dist.get_default_backend_for_device(device)}"
+    dist.init_process_group(f"cpu:gloo{on_device}" if on_device else "gloo", timeout=_PATIENCE)
 
 
 def leave() -> None:
