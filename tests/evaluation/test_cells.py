@@ -178,9 +178,3 @@ def test_predictions_come_back_in_the_order_of_their_rows(encoder):
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert len({len(row["input_ids"]) for row in rows}) > 1
     assert model.training is False
-
-
-def test_batches_suit_the_training_set():
-    assert Protocol().batch_for(3_668) == 16
-    assert Protocol().batch_for(67_349) == 32
-    assert Protocol(batch_size=8).batch_for(67_349) == 8

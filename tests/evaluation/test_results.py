@@ -8,7 +8,7 @@ import pytest
 
 from latemask import UserError
 from latemask.evaluation.display import as_csv, as_markdown, notes, show
-from latemask.evaluation.protocol import Protocol, checked_rates, default_learning_rate
+from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Cell, Results, summarised
 
 TASK = {"identity": "t", "kind": "classification", "part": "", "cut": {}, "headline": ["accuracy"],
@@ -188,14 +188,6 @@ def test_another_format_and_no_file(tmp_path):
         Results.read(tmp_path / "r.json")
     with pytest.raises(UserError, match="no such file"):
         Results.read(tmp_path / "none.json")
-
-
-def test_learning_rates_suit_the_size():
-    assert default_learning_rate(192) > default_learning_rate(512) > default_learning_rate(768)
-    assert default_learning_rate(1024) == 1e-5
-    assert checked_rates([1e-4, 1e-4, 2e-4], 192) == [1e-4, 2e-4]
-    with pytest.raises(UserError, match="--lrs -1"):
-        checked_rates([-1.0], 192)
 
 
 def test_reading_results_needs_no_torch():

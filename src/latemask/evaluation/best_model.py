@@ -19,7 +19,7 @@ def keep_best(folder: Path, results: Results) -> Saver:
     """Return what saves a model that is better on dev than all before it."""
 
     def save(cell: Cell, model: Any, prepared: Prepared) -> None:
-        if any(other.score >= cell.score for other in results.cells):
+        if model is None or any(other.score >= cell.score for other in results.cells):
             return
         aside = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(aside, ignore_errors=True)

@@ -14,6 +14,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.features import Features, featurize, make_collator
+from latemask.evaluation.methods import METHODS
 from latemask.evaluation.metrics import is_collapsed, measured, score_of
 from latemask.evaluation.predictions import at_words, decided, logits_of
 from latemask.evaluation.progress import Watch
@@ -60,9 +61,10 @@ def prepare_task(encoder: Encoder, task: Task, protocol: Protocol) -> Prepared:
 def run_cell(
     prepared: Prepared, learning_rate: float, seed: int, watch: Watch | None = None, keep: bool = False
 ) -> tuple[Cell, Any]:
-    """Fine-tune once; return the record and, with `keep`, the model as it was at the reported epoch."""
+    """Fine-tune once; return the record and, with `keep`, the stock model as it was at the reported epoch."""
     started = time.monotonic()
-    model = prepared.encoder.with_head(prepared.task, seed)
+    method = METHODS[prepared.protocol.method]
+    model = method.prepared(prepared.encoder.with_head(prepared.task, seed), prepared.protocol)
     collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer_for(prepared.task.kind))
     judge = Judge(prepared, collator, watch or Watch(), keep)
     with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
@@ -81,7 +83,7 @@ def run_cell(
     cell.loss = [[log["step"], round(log["loss"], 6) if math.isfinite(log["loss"]) else None] for log in logs]
     cell.steps = trainer.state.global_step
     cell.seconds = round(time.monotonic() - started, 3)
-    return cell, judge.restored(trainer.model) if keep else None
+    return cell, method.merged(judge.restored(trainer.model)) if keep else None
 
 
 def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str) -> TrainingArguments:

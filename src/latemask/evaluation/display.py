@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from latemask.evaluation.methods import METHODS
+from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results, Summary
 from latemask.ground.console import printable
 
@@ -124,7 +126,9 @@ def _how(results: Results) -> str:
     epoch = "best dev epoch" if results.protocol.select == "best" else "last epoch"
     several = any(len(summary.tried) > 1 for summary in results.summaries())
     chosen = ", learning rate chosen on dev" if several else ""
-    return f"median over seeds (lowest–highest), per cent, on dev, {epoch}{chosen}; mean of: {measures}"
+    method = results.protocol.method
+    by = "" if method == Protocol.method else f", fine-tuned by {METHODS[method].words or method}"
+    return f"median over seeds (lowest–highest), per cent, on dev, {epoch}{chosen}{by}; mean of: {measures}"
 
 
 def _parts(results: Results) -> list[str]:

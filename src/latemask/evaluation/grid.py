@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from latemask.evaluation.cells import Prepared, prepare_task, run_cell
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.progress import GridWatch
-from latemask.evaluation.protocol import Protocol, checked_rates
+from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.records import encoder_record, task_record
 from latemask.evaluation.results import Cell, Results
 from latemask.evaluation.tasks import Task
@@ -33,7 +33,7 @@ class _Wanted(NamedTuple):
 def refuse_settings(protocol: Protocol, encoders: Sequence[Encoder], rates: Sequence[float] | None) -> None:
     """Refuse what does not suit the encoders, before anything is written or removed."""
     for encoder in encoders:
-        checked_rates(rates, encoder.width)
+        protocol.rates(rates, encoder.width)
         protocol.length_for(encoder.longest)
 
 
@@ -69,13 +69,13 @@ def run_grid(
 
 
 def _missing(encoder: Encoder, task: Task, rates: Sequence[float] | None, seeds: int, results: Results) -> _Wanted:
+    protocol = results.protocol
     runs = [
         (rate, seed)
-        for rate in checked_rates(rates, encoder.width)
+        for rate in protocol.rates(rates, encoder.width)
         for seed in range(seeds)
         if not results.has((encoder.name, task.name, rate, seed))
     ]
-    protocol = results.protocol
     an_epoch = -(-len(task.train) // protocol.batch_for(len(task.train)))
     return _Wanted(encoder, task, runs, an_epoch * protocol.epochs)
 
