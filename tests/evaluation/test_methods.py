@@ -10,9 +10,9 @@ from torch.nn.utils import parametrize
 from transformers import AutoModelForSequenceClassification
 
 from latemask import Results, UserError, finetune, predict
-from latemask.evaluation.cells import prepare_task, run_cell
 from latemask.evaluation.methods import METHODS, Method
 from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.trials import prepare_task, run_trial
 from tests.evaluation.conftest import make_task
 
 BODY = "model."  # of a ModernBERT; all else is the task's head
@@ -122,20 +122,20 @@ def test_what_was_added_is_merged_and_gives_the_scores_that_were_reported(tuned,
 
 def test_a_method_without_a_stock_model_leaves_scores_alone(tuned):
     folder = tuned("scored")
-    assert len(Results.read(folder / "results.json").cells) == 1
+    assert len(Results.read(folder / "results.json").trials) == 1
     assert not (folder / "model").exists()
 
 
 def test_a_method_has_a_learning_rate_of_its_own(tuned):
     folder = tuned("added", lrs=None)
-    assert Results.read(folder / "results.json").cells[0].learning_rate == 0.25 / 32
+    assert Results.read(folder / "results.json").trials[0].learning_rate == 0.25 / 32
     assert METHODS["full"].learning_rate(32) == 3e-4
 
 
 def test_full_is_the_default_and_trains_everything(encoder):
     prepared = prepare_task(encoder, make_task(), Protocol(epochs=1, batch_size=8, precision="fp32"))
     assert prepared.protocol.method == "full"
-    _, model = run_cell(prepared, 1e-2, seed=0, keep=True)
+    _, model = run_trial(prepared, 1e-2, seed=0, keep=True)
     before = encoder.with_head(prepared.task, 0).state_dict()
     same = {name for name, value in model.state_dict().items() if torch.equal(value, before[name])}
     assert not same
@@ -154,7 +154,7 @@ def test_another_method_is_another_protocol_and_an_old_record_means_full(tuned, 
     path.write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"another protocol \(method: full -> head-only\)"):
         tuned("head-only")
-    assert len(Results.read(tuned("full") / "results.json").cells) == 1
+    assert len(Results.read(tuned("full") / "results.json").trials) == 1
     assert Protocol().differences({"epochs": 10}) == []
     assert Protocol(method="added").differences({"epochs": 9}) == ["epochs: 9 -> 10", "method: full -> added"]
 

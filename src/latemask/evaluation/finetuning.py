@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from latemask.evaluation.display import show
+from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
 from latemask.evaluation.own_files import load_own, load_tagging
 from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
-from latemask.evaluation.results import Results
-from latemask.evaluation.results_folder import MODEL, RESULTS, begin, write_tables
+from latemask.evaluation.results import MODEL, RESULTS, TASK_FILE, Results, Trial, results_in
 from latemask.evaluation.tasks import GLUE, Kind, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
+from latemask.ground.files import write_json_atomically
+from latemask.text.tokenizer import save_tokenizer
+
+if TYPE_CHECKING:
+    from latemask.evaluation.grid import Saver
+    from latemask.evaluation.trials import Prepared
 
 
 def finetune(
@@ -61,14 +68,13 @@ def finetune(
     files = {"train": train, "dev": dev, "test": test}
     loaded = _load_task(task, data, {n: Path(f) for n, f in files.items() if f}, text, text_pair, label, task_type)
     loaded = loaded.limited(protocol.max_train)
-    from latemask.evaluation.best_model import keep_best  # not for --help: it loads torch
-    from latemask.evaluation.encoders import open_encoders
+    from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
     from latemask.evaluation.grid import refuse_settings, run_grid
 
     (opened,) = open_encoders([encoder], tokenizer)
     out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
     refuse_settings(protocol, [opened], lrs)
-    with begin(out, protocol, overwrite) as results:
+    with results_in(out, protocol, overwrite) as results:
         _refuse_others(results, opened.name, loaded.name)
         run_grid([opened], [loaded], lrs, seeds, results, keep_best(out / MODEL, results))
         write_tables(results)
@@ -79,9 +85,30 @@ def finetune(
     return results
 
 
+def keep_best(folder: Path, results: Results) -> Saver:
+    """Return what saves a model that is better on dev than all before it."""
+
+    def save(trial: Trial, model: Any, prepared: Prepared) -> None:
+        if model is None or any(other.score >= trial.score for other in results.trials):
+            return
+        task = prepared.task
+        aside = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        model.save_pretrained(str(aside))
+        save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
+        write_json_atomically(
+            aside / TASK_FILE,
+            {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length},
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+
+    return save
+
+
 def _refuse_others(results: Results, encoder: str, task: str) -> None:
     """The model in the folder is the best of one encoder on one task."""
-    if results.cells and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
+    if results.trials and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
         held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
         raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from latemask.evaluation.conll import read_conll
-from latemask.evaluation.tables import Table, checksum, read_table
+from latemask.evaluation.tables import TableFile, checksum, read_conll, read_table
 from latemask.evaluation.tasks import Examples, Kind, Task, number_of, parsed_number, refuse_one_class
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
@@ -67,7 +66,7 @@ def warn_of_sameness(task: Task) -> None:
             say(f"warning: {name} is the same file as train: its score says what was memorised, not what was learnt")
 
 
-def _labels(table: Table, label: str) -> list[Any]:
+def _labels(table: TableFile, label: str) -> list[Any]:
     values = table.values(label, "--label")
     for row, value in enumerate(values):
         if value is None or value != value or (isinstance(value, str) and not value.strip()):
@@ -78,7 +77,7 @@ def _labels(table: Table, label: str) -> list[Any]:
     return [value.strip() if isinstance(value, str) else value for value in values]
 
 
-def _recognised(values: list[Any], table: Table) -> Kind:
+def _recognised(values: list[Any], table: TableFile) -> Kind:
     """Regression where most labels have decimals, or are whole numbers of many kinds; classes otherwise."""
     different = {str(value): parsed_number(value) for value in values}
     fractions = [number for number in different.values() if number is not None and number % 1]
@@ -106,7 +105,9 @@ def _classes(values: list[Any]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (numbers[name] is None, numbers[name] or 0.0, name)))
 
 
-def _ids(kind: Kind, classes: tuple[str, ...], values: list[Any], table: Table, train: Table) -> list[int | float]:
+def _ids(
+    kind: Kind, classes: tuple[str, ...], values: list[Any], table: TableFile, train: TableFile
+) -> list[int | float]:
     if kind == "regression":
         return [number_of(value, table.where(row)) for row, value in enumerate(values)]
     ids = {name: number for number, name in enumerate(classes)}
@@ -123,7 +124,7 @@ def unseen(label: str, where: str, train: str, labels: Iterable[str]) -> UserErr
     return UserError(f"{where}: the label '{printable(label)}' is not in {train}, which has {shown}")
 
 
-def _examples(table: Table, text: str, text_pair: str | None, labels: list[Any]) -> Examples:
+def _examples(table: TableFile, text: str, text_pair: str | None, labels: list[Any]) -> Examples:
     texts = table.texts(text, "--text")
     pairs = table.texts(text_pair, "--text-pair") if text_pair else None
     examples = Examples(table.source.label, texts, pairs, labels, checksum(table.source))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from latemask.evaluation.display import show
+from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue, tasks_present
 from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
-from latemask.evaluation.results import Results
-from latemask.evaluation.results_folder import RESULTS, begin, write_tables
+from latemask.evaluation.results import RESULTS, Results, results_in
 from latemask.evaluation.tasks import GLUE, GlueName
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
@@ -50,7 +49,7 @@ def glue(
 
     opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
     refuse_settings(protocol, opened, lrs)
-    with begin(Path(out), protocol, overwrite) as results:
+    with results_in(Path(out), protocol, overwrite) as results:
         run_grid(opened, loaded, lrs, seeds, results)
         write_tables(results)
     show(results)
