@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,14 +17,7 @@ from latemask.evaluation.trials import prepare_task, run_trial
 from tests.evaluation.conftest import make_task
 
 BODY = "model."  # of a ModernBERT; all else is the task's head
-
-
-class HeadOnly(Method):
-    """The encoder stays as it is."""
-
-    def prepared(self, model, protocol):
-        model.base_model.requires_grad_(False)
-        return model
+DOCUMENTED = Path("docs/evaluation.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
 
 
 class Doubled(torch.nn.Module):
@@ -37,7 +31,7 @@ class Doubled(torch.nn.Module):
         return weight + 2 * self.added
 
 
-class Added(HeadOnly):
+class Added(Method):
     """Something trains beside a frozen weight and is put into it in the end."""
 
     words = "a sum"
@@ -46,9 +40,9 @@ class Added(HeadOnly):
         return 0.25 / width
 
     def prepared(self, model, protocol):
-        frozen = super().prepared(model, protocol)
-        parametrize.register_parametrization(self.layer(frozen), "weight", Doubled(self.layer(frozen).weight))
-        return frozen
+        model.base_model.requires_grad_(False)
+        parametrize.register_parametrization(self.layer(model), "weight", Doubled(self.layer(model).weight))
+        return model
 
     def merged(self, model):
         parametrize.remove_parametrizations(self.layer(model), "weight", leave_parametrized=True)
@@ -58,7 +52,7 @@ class Added(HeadOnly):
         return model.base_model.layers[1].mlp.Wo
 
 
-class Scored(HeadOnly):
+class Scored(Method):
     """Never a stock model again."""
 
     def merged(self, model):
@@ -67,9 +61,11 @@ class Scored(HeadOnly):
 
 @pytest.fixture(autouse=True)
 def table(monkeypatch):
-    for name, method in (("head-only", HeadOnly), ("added", Added), ("scored", Scored)):
+    for name in ("head-only", "added", "scored"):
         monkeypatch.setitem(METHODS, name, None)  # so that it is taken out again
-        METHODS.register(name)(method)
+    METHODS.register("added")(Added)
+    METHODS.register("scored")(Scored)
+    exec(DOCUMENTED, {})  # head-only
 
 
 @pytest.fixture

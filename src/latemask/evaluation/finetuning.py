@@ -123,16 +123,8 @@ def _load_task(
     kind: Kind | None,
 ) -> Task:
     if task is not None:
-        if given := [f"--{name}" for name in files] or [
-            option
-            for option, value in (
-                ("--text", text),
-                ("--text-pair", text_pair),
-                ("--label", label),
-                ("--task-type", kind),
-            )
-            if value
-        ]:
+        columns = {"--text": text, "--text-pair": text_pair, "--label": label, "--task-type": kind}
+        if given := [*(f"--{name}" for name in files), *(option for option, value in columns.items() if value)]:
             raise UserError(f"--task {task} has its own files and columns: leave {given[0]} away")
         if task not in GLUE:
             raise UserError(f"unknown task '{printable(task)}'{nearest(task, GLUE)}; your own is --train and --dev")

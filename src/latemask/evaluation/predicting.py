@@ -107,15 +107,15 @@ class Predictor:
     """A fine-tuned model and its tokenizer, loaded once."""
 
     def __init__(self, given: Path):
+        self.folder = given / MODEL if (given / MODEL / "config.json").is_file() else given
+        if not self.folder.is_dir():
+            raise UserError(f"{printable(str(given))}: no such folder")
         import torch  # not for --help
         from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
         from latemask.evaluation.encoders import load_whole, longest_input
         from latemask.model.base import stock_config
 
-        self.folder = given / MODEL if (given / MODEL / "config.json").is_file() else given
-        if not self.folder.is_dir():
-            raise UserError(f"{printable(str(given))}: no such folder")
         config = stock_config(str(self.folder))
         head = (config.architectures or [""])[0]
         if not head.endswith(("ForSequenceClassification", "ForTokenClassification")):
