@@ -17,7 +17,7 @@ from latemask.evaluation.trials import prepare_task, run_trial
 from tests.evaluation.conftest import make_task
 
 BODY = "model."  # of a ModernBERT; all else is the task's head
-DOCUMENTED = Path("docs/evaluation.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+DOCS = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 
 class Doubled(torch.nn.Module):
@@ -65,7 +65,7 @@ def table(monkeypatch):
         monkeypatch.setitem(METHODS, name, None)  # so that it is taken out again
     METHODS.register("added")(Added)
     METHODS.register("scored")(Scored)
-    exec(DOCUMENTED, {})  # head-only
+    exec(DOCS.read_text("utf-8").split("```python\n")[1].split("```")[0], {})  # head-only, as the docs write it
 
 
 @pytest.fixture

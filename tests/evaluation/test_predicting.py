@@ -10,7 +10,7 @@ from pyarrow import parquet
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from latemask.cli import main
-from latemask.evaluation.finetuning import keep_best
+from latemask.evaluation.grid import keep_best
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results
 from latemask.evaluation.trials import prepare_task, run_trial

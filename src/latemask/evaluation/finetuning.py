@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
 from latemask.evaluation.own_files import load_own, load_tagging
 from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
-from latemask.evaluation.results import MODEL, RESULTS, TASK_FILE, Results, Trial, results_in
+from latemask.evaluation.results import MODEL, RESULTS, Results, results_in
 from latemask.evaluation.tasks import GLUE, Kind, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
-from latemask.ground.files import write_json_atomically
-from latemask.text.tokenizer import save_tokenizer
-
-if TYPE_CHECKING:
-    from latemask.evaluation.grid import Saver
-    from latemask.evaluation.trials import Prepared
 
 
 def finetune(
@@ -69,7 +61,7 @@ def finetune(
     loaded = _load_task(task, data, {n: Path(f) for n, f in files.items() if f}, text, text_pair, label, task_type)
     loaded = loaded.limited(protocol.max_train)
     from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
-    from latemask.evaluation.grid import refuse_settings, run_grid
+    from latemask.evaluation.grid import keep_best, refuse_settings, run_grid
 
     (opened,) = open_encoders([encoder], tokenizer)
     out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
@@ -83,27 +75,6 @@ def finetune(
     if (out / MODEL).is_dir():
         say(f"model:   {out / MODEL}  (the best run on dev; latemask predict takes it)")
     return results
-
-
-def keep_best(folder: Path, results: Results) -> Saver:
-    """Return what saves a model that is better on dev than all before it."""
-
-    def save(trial: Trial, model: Any, prepared: Prepared) -> None:
-        if model is None or any(other.score >= trial.score for other in results.trials):
-            return
-        task = prepared.task
-        aside = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        model.save_pretrained(str(aside))
-        save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
-        write_json_atomically(
-            aside / TASK_FILE,
-            {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length},
-        )
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
-
-    return save
 
 
 def _refuse_others(results: Results, encoder: str, task: str) -> None:

@@ -1,10 +1,12 @@
-"""All trials of a table, one after another: those that are done are not run again. A bar shows where it is."""
+"""All trials of a table, one after another: those that are done are not run again, and the best model may be kept."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -13,12 +15,14 @@ from rich.progress import Progress, TaskID
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.identity import encoder_record, task_record
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import Results, Trial
+from latemask.evaluation.results import TASK_FILE, Results, Trial
 from latemask.evaluation.tasks import Task
 from latemask.evaluation.trials import Observer, Prepared, prepare_task, run_trial
 from latemask.ground.console import is_interactive, printable, progress_bar, say
 from latemask.ground.errors import Interrupted
+from latemask.ground.files import write_json_atomically
 from latemask.ground.signals import SignalFlag
+from latemask.text.tokenizer import save_tokenizer
 
 Saver = Callable[[Trial, Any, Prepared], None]
 _SILENCE = 30.0  # seconds without a line are enough
@@ -104,6 +108,27 @@ def _run(one: _Wanted, results: Results, progress: GridProgress, save: Saver | N
         if save is not None:
             save(trial, model, prepared)
         results.add(trial)
+
+
+def keep_best(folder: Path, results: Results) -> Saver:
+    """Return what saves a model that is better on dev than all before it."""
+
+    def save(trial: Trial, model: Any, prepared: Prepared) -> None:
+        if model is None or any(other.score >= trial.score for other in results.trials):
+            return
+        task = prepared.task
+        aside = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        model.save_pretrained(str(aside))
+        save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
+        write_json_atomically(
+            aside / TASK_FILE,
+            {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length},
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+
+    return save
 
 
 class GridProgress(Observer):

@@ -7,7 +7,7 @@ import statistics
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -21,9 +21,6 @@ from latemask.evaluation.tasks import Examples
 from latemask.ground.console import printable, progress_bar
 from latemask.ground.errors import UserError
 from latemask.ground.files import write_json_atomically
-
-if TYPE_CHECKING:
-    from latemask.evaluation.encoders import Encoder
 
 _TEST_SHARE = 0.25
 _MOST_TOKENS = 128
@@ -84,8 +81,8 @@ def probe(
     return results
 
 
-def probed(encoder: Encoder, tasks: list[ProbeTask], splits: int) -> list[ProbeResult]:
-    """Probe an encoder and an untrained one of the same shape."""
+def probed(encoder: Any, tasks: list[ProbeTask], splits: int) -> list[ProbeResult]:
+    """Probe an `encoders.Encoder` and an untrained one of the same shape."""
     pair = (encoder.plain(), encoder.untrained().plain())
     results = []
     with progress_bar("{task.fields[state]}") as bar:
@@ -102,7 +99,7 @@ def probed(encoder: Encoder, tasks: list[ProbeTask], splits: int) -> list[ProbeR
     return results
 
 
-def pooled(model: Any, encoder: Encoder, texts: list[str]) -> np.ndarray:
+def pooled(model: Any, encoder: Any, texts: list[str]) -> np.ndarray:
     """Return, for each text, the mean of the last hidden states over its tokens and the state of its first token."""
     import torch  # not for --help
 
