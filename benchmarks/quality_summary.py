@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.quality_arms import ARMS, BASELINE, CHEAPER, CONTROL, EQUAL, MAIN, RECIPE, TASKS, Arm
 
-from latemask.budget import sequence_flops
+from latemask.budget.flops import sequence_flops
 from latemask.recipe import Recipe, load_recipe
 from latemask.reporting import plots
 from latemask.reporting.runs import Run

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from latemask.budget import sequence_flops
+from latemask.budget.flops import sequence_flops
 from latemask.budget.flops import Flops, mlm_baseline
 from latemask.ground.precision import mixed_precision
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, load_recipe, spelled_out

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from latemask import plan
-from latemask.budget import planned_steps, sequence_flops
-from latemask.budget.weights import count_weights
+from latemask.budget.flops import planned_steps, sequence_flops
+from latemask.budget.flops import count_weights
 from latemask.cli import main
 from latemask.ground.errors import UserError
 from latemask.model import complete_recipe

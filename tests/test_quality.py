@@ -11,7 +11,7 @@ from benchmarks.quality_summary import read_records, summary
 from benchmarks.quality_tables import DOCUMENTS, blocks, up_to_date
 
 from latemask import pretrain
-from latemask.budget import planned_steps, sequence_flops, spent
+from latemask.budget.flops import planned_steps, sequence_flops, spent
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results, Trial
 from latemask.recipe import BudgetRecipe, flat, load_recipe, spelled_out

@@ -1,94 +1,53 @@
 """Pre-train text encoders for a fraction of the compute: the encoder never sees a [MASK].
 
-The verbs of the command line are functions here; they are imported on first use, so that
-`import latemask` costs nothing.
+The verbs of the command line are functions here. They are imported on first use, so that `import latemask` costs
+nothing.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from latemask.demonstrating import demo
-    from latemask.evaluation.finetuning import finetune
-    from latemask.evaluation.predicting import predict
-    from latemask.evaluation.probing import probe
-    from latemask.evaluation.results import Results
-    from latemask.evaluation.tabulating import glue
-    from latemask.exporting import export
-    from latemask.filling import fill
-    from latemask.ground.errors import UserError
-    from latemask.inspecting import inspect
-    from latemask.masking import EarlyMaskCollator, LateMaskCollator, SampleDataset
-    from latemask.model import EarlyMaskForPreTraining, LateMaskForPreTraining
-    from latemask.planning import plan
-    from latemask.recipe import Recipe, load_recipe
-    from latemask.reporting import compare, report
-    from latemask.sweeping import sweep
-    from latemask.text import PreparedData, prepare
-    from latemask.training import pretrain
-
-_HOME = {
-    "EarlyMaskCollator": "latemask.masking",
-    "EarlyMaskForPreTraining": "latemask.model",
-    "LateMaskCollator": "latemask.masking",
-    "LateMaskForPreTraining": "latemask.model",
-    "PreparedData": "latemask.text",
-    "Recipe": "latemask.recipe",
-    "Results": "latemask.evaluation.results",
-    "SampleDataset": "latemask.masking",
-    "UserError": "latemask.ground.errors",
-    "compare": "latemask.reporting",
-    "demo": "latemask.demonstrating",
-    "export": "latemask.exporting",
-    "fill": "latemask.filling",
-    "finetune": "latemask.evaluation.finetuning",
-    "glue": "latemask.evaluation.tabulating",
-    "inspect": "latemask.inspecting",
-    "load_recipe": "latemask.recipe",
-    "plan": "latemask.planning",
-    "predict": "latemask.evaluation.predicting",
-    "prepare": "latemask.text",
-    "pretrain": "latemask.training",
-    "probe": "latemask.evaluation.probing",
-    "report": "latemask.reporting",
-    "sweep": "latemask.sweeping",
+# Every verb once: where its function lives, and what it does. The command line is made from this.
+VERBS = {
+    "demo": ("demonstrating", "the whole job on text already on this machine, in minutes"),
+    "prepare": ("text", "text -> tokenizer + token shards"),
+    "inspect": ("inspecting", "what is in a data folder, in numbers and as a model sees it"),
+    "plan": ("planning", "what a run will cost, and what a budget buys"),
+    "pretrain": ("training.pretraining", "recipe + data -> a pre-trained encoder"),
+    "fill": ("filling", "what a pre-trained model puts in the place of <mask>"),
+    "export": ("exporting", "run -> a stock Hugging Face folder"),
+    "probe": ("evaluation.probing", "what a frozen encoder knows, in minutes and with no file"),
+    "finetune": ("evaluation.finetuning", "encoder + labelled task -> scores and a model"),
+    "glue": ("evaluation.tabulating", "encoders -> the GLUE table"),
+    "report": ("reporting", "run -> a page: how far, losses, compute; also while it runs"),
+    "compare": ("reporting", "runs -> a page: curves, scores, what differs, a verdict"),
+    "sweep": ("sweeping", "a grid of recipes x seeds at the same FLOPs -> runs and a page"),
+    "predict": ("evaluation.predicting", "label a file with a fine-tuned model"),
 }
-
-__all__ = [
-    "EarlyMaskCollator",
-    "EarlyMaskForPreTraining",
-    "LateMaskCollator",
-    "LateMaskForPreTraining",
-    "PreparedData",
-    "Recipe",
-    "Results",
-    "SampleDataset",
-    "UserError",
-    "compare",
-    "demo",
-    "export",
-    "fill",
-    "finetune",
-    "glue",
-    "inspect",
-    "load_recipe",
-    "plan",
-    "predict",
-    "prepare",
-    "pretrain",
-    "probe",
-    "report",
-    "sweep",
-]
+_PARTS = {
+    "EarlyMaskCollator": "masking.batches",
+    "EarlyMaskForPreTraining": "model",
+    "LateMaskCollator": "masking.batches",
+    "LateMaskForPreTraining": "model",
+    "PreparedData": "text",
+    "Protocol": "evaluation.protocol",
+    "Recipe": "recipe",
+    "Results": "evaluation.results",
+    "SampleDataset": "masking.samples",
+    "UserError": "ground.errors",
+    "load_recipe": "recipe",
+}
+_HOME = {**{name: module for name, (module, _) in VERBS.items()}, **_PARTS}
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'latemask' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(f"latemask.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -8,7 +8,7 @@ from typing import Any
 
 from latemask import __version__
 from latemask.ground.console import printable
-from latemask.run_folder import RunFolder
+from latemask.run_folder import PROGRESS, RunFolder
 
 _TEMPLATE = """\
 ---
@@ -36,9 +36,6 @@ states = encoder(**tokenizer("Some text.", return_tensors="pt")).last_hidden_sta
 way, with no code of latemask. It is a pre-trained encoder: fine-tune it before you judge it.{mask_note}
 """
 
-_MASK_NOTE = """ The row of
-`<mask>` in the word table was never trained (the encoder never saw one), so `fill-mask` pipelines do not apply."""
-
 _TRAINING = """
 ## Data
 
@@ -61,7 +58,6 @@ _TRAINING = """
 def model_card(run: RunFolder, source: Path, model: Any) -> str:
     """Return the card as Markdown; what was written into it from files is escaped."""
     config = model.encoder.config
-    late = hasattr(model, "mask_vector")
     card = _TEMPLATE.format(
         title=_safe(run.path.resolve().name),
         family=config.model_type,
@@ -70,15 +66,15 @@ def model_card(run: RunFolder, source: Path, model: Any) -> str:
         parameters=model.encoder.num_parameters() / 1e6,
         longest=model.family.longest(config),
         version=__version__,
-        how="late masking, the encoder saw only visible tokens" if late else "masked language modelling",
-        mask_note=_MASK_NOTE if late else "",
+        how=model.objective.card,
+        mask_note=model.objective.mask_note,
     )
     return card + _training(run, source) if run.recipe_file.is_file() else card
 
 
 def _training(run: RunFolder, source: Path) -> str:
-    data, state = run.record["data"], source / "trainer_state.json"
-    steps = json.loads(state.read_text("utf-8"))["global_step"] if state.is_file() else run.record["steps"]
+    data, progress = run.record["data"], source / PROGRESS
+    steps = json.loads(progress.read_text("utf-8"))["step"] if progress.is_file() else run.record["steps"]
     rows = run.metrics()
     spent = next((row for row in reversed(rows) if row["step"] <= steps), {"step": 1, "tokens": 0, "flops": 0})
     validated = [row for row in rows if "eval_masked" in row and row["step"] <= steps]

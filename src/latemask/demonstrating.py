@@ -13,7 +13,7 @@ from latemask.recipe import load_recipe
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder
 from latemask.text import prepare
-from latemask.training import pretrain
+from latemask.training.pretraining import pretrain
 
 VOCABULARY = 4096
 PROBE_EXAMPLES = 1600

@@ -81,19 +81,7 @@ class Filler:
         import torch
 
         is_mask = ids == self.tokenizer.mask_token_id
-        positions = torch.arange(len(ids))
-        if hasattr(self.model, "mask_vector"):
-            batch = {
-                "visible_ids": ids[None, ~is_mask],
-                "visible_positions": positions[None, ~is_mask],
-                "masked_positions": positions[None, is_mask],
-            }
-        else:
-            batch = {
-                "input_ids": ids[None],
-                "positions": positions[None],
-                "predicted_slots": positions[None, is_mask],
-            }
+        batch = self.model.objective.fill_batch(ids, is_mask)
         with torch.inference_mode():
             return self.model(**batch).logits[0, :, : len(self.tokenizer)]
 

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
+from latemask.masking.masks import draw_masks
+from latemask.masking.samples import SampleDataset
 from latemask.recipe import MaskRecipe, Recipe, check_recipe
 from latemask.text import PreparedData
 from latemask.text.counting import count_tokens, document_lengths, part_of
@@ -125,8 +127,6 @@ def _rows(data: PreparedData, recipe: Recipe, count: int) -> list[list[dict[str,
         return None
     if not count:
         return []
-    from latemask.masking import SampleDataset, draw_masks  # not for --help: it loads torch
-
     samples = SampleDataset(rows, count, seed=recipe.seed).__getitems__(range(count))
     ids = np.stack([sample["ids"] for sample in samples])
     masks = draw_masks(ids, np.arange(count), recipe.counts, data.vocabulary, recipe.seed)

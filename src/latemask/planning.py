@@ -11,9 +11,9 @@ from typing import Any
 
 from latemask.budget.choice import Candidate, candidates, chosen
 from latemask.budget.display import show_choice, show_plan, show_table
+from latemask.budget.flops import planned_steps, with_budget
 from latemask.budget.machines import Assumptions, Machine
 from latemask.budget.plan import Plan, steps_for_flops
-from latemask.budget.steps import planned_steps, with_budget
 from latemask.budget.table import cost_table
 from latemask.ground.console import say
 from latemask.ground.errors import UserError
@@ -205,7 +205,7 @@ def _with_recipe(recipe: Recipe, wish: _Wish) -> Plan:
 def _spelled_out(recipe: Recipe, wish: _Wish) -> Recipe:
     check_recipe(recipe)
     if recipe.encoder.init is not None:
-        from latemask.model.build import checkpoint_shape  # transformers reads its config
+        from latemask.model.stock import checkpoint_shape  # transformers reads its config
 
         recipe = replace(recipe, encoder=checkpoint_shape(recipe.encoder, recipe.length))
     size = recipe.encoder.vocab_size

@@ -30,6 +30,8 @@ from latemask.ground.sealed import MANIFEST as SEAL
 from latemask.ground.sealed import damage
 from latemask.recipe import MOST_STEPS, Recipe, differences, dump_recipe, load_recipe
 
+PROGRESS = "progress.json"
+"""In a checkpoint: how far it is."""
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
 _OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder", "report")
 _FIXED = ("objective", "length", "encoder.", "join.", "train.batch_size")
@@ -118,7 +120,7 @@ class RunFolder:
         """Begin a new run here, or say why not."""
         if self._occupied() or self._cleared.exists():
             self._refuse_or_clear(overwrite)
-        packages = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "numpy")
+        packages = ("latemask", "torch", "transformers", "tokenizers", "numpy")
         write_json_atomically(
             self.path / "run.json",
             {

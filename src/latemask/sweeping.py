@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from latemask.budget import planned_steps
+from latemask.budget.flops import planned_steps
 from latemask.ground.console import printable, say
 from latemask.ground.errors import TimeIsUp, UserError, nearest
 from latemask.ground.files import read_yaml, write_text_atomically
@@ -31,7 +31,7 @@ from latemask.recipe import BudgetRecipe, Recipe, check_recipe, dump_recipe, fla
 from latemask.reporting import compare
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
-from latemask.training import pretrain
+from latemask.training.pretraining import pretrain
 
 _KEYS = ("recipe", "data", "out", "flops", "seeds", "grid", "also")
 _MOST_RUNS = 1000

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from latemask.budget import sequence_flops, spent
+from latemask.budget.flops import sequence_flops, spent
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, bundled_recipes, load_recipe
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, make_batch, tiny_recipe

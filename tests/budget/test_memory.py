@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latemask.budget import memory
+from latemask.budget.flops import memory
 from latemask.budget.memory import HEAD_ROWS, kept_numbers, step_memory
 from latemask.ground import precision
 from latemask.model import complete_recipe

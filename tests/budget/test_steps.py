@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from latemask.budget import planned_steps, sequence_flops, with_budget
+from latemask.budget.flops import planned_steps, sequence_flops, with_budget
 from latemask.ground.errors import UserError
 from latemask.model import complete_recipe
 from latemask.recipe import BudgetRecipe

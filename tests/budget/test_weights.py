@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from latemask.budget.weights import count_weights
+from latemask.budget.flops import count_weights
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import EncoderRecipe, JoinRecipe
 from tests.conftest import FAMILIES, KINDS, VOCABULARY, tiny_recipe

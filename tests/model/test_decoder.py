@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latemask.model.decoder import RelativeBias
+from latemask.objectives.decoder import RelativeBias
 from latemask.recipe import MaskRecipe
 from tests.conftest import VOCABULARY, joining, make_batch, make_model
 

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModel
 
 from latemask.ground.errors import UserError
 from latemask.model import build_model, complete_recipe
-from latemask.model.families import FAMILIES, family_of
+from latemask.families import FAMILIES, family_of
 from latemask.recipe import EncoderRecipe
 from tests.conftest import FAMILIES as NAMES
 from tests.conftest import VOCABULARY, make_batch, make_model, make_rows, tiny_recipe

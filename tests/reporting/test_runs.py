@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from latemask.budget import sequence_flops
+from latemask.budget.flops import sequence_flops
 from latemask.ground.errors import UserError
 from latemask.recipe import MaskRecipe, dump_recipe, load_recipe
 from latemask.reporting.comparing import _time

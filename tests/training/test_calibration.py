@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from latemask.budget import sequence_flops
+from latemask.budget.flops import sequence_flops
 from latemask.cli import main
 from latemask.recipe import BudgetRecipe, dump_recipe, spelled_out
 from latemask.training import calibration

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from latemask.budget.table import KINDS, LAYERS, MASKS, PAPER, SIZES, Cell
+from latemask.budget.table import LAYERS, MASKS, PAPER, SIZES, Cell
 from latemask.ground.errors import UserError
+from latemask.objectives.late import KINDS
 
 _KINDS_OF_PICTURES = (".png", ".svg", ".pdf")
 _BARS = "50 %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from latemask.budget.weights import count_weights
+from latemask.budget.flops import count_weights
 from latemask.ground.errors import UserError
 from latemask.recipe import Recipe, load_recipe, spelled_out
 

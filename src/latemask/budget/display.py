@@ -12,7 +12,7 @@ from latemask.budget.choice import RULE, Candidate
 from latemask.budget.machines import Machine
 from latemask.budget.plan import Plan
 from latemask.budget.table import LAYERS, LENGTH, MASKS, PAPER, SIZES, VOCABULARY, Cell
-from latemask.recipe import Recipe
+from latemask.recipe import OBJECTIVES, Recipe
 
 _UNKNOWN = "-"
 _NARROWEST = 79  # columns; a narrower terminal wraps the lines, instead of losing numbers
@@ -73,11 +73,10 @@ def _plan_table(plan: Plan) -> Table:
 
 
 def _masking(recipe: Recipe) -> str:
-    mask, join = recipe.mask, recipe.join
+    mask = recipe.mask
     changed = f", {1 - mask.random - mask.keep:.0%} of them [MASK]" if mask.random or mask.keep else ""
     dropped = f", {mask.drop:.0%} dropped" if mask.drop else ""
-    where = f"[MASK]s join {join.kind}, {join.layers} {_plural('layer', join.layers)}"
-    where = where if recipe.objective == "late" else "[MASK] at the input"
+    where = OBJECTIVES[recipe.objective].where(recipe)
     rates = [rate for rate in (mask.rate, mask.rate_end) if rate is not None]
     masked = " to ".join(f"{rate * 100:.3g}%" for rate in rates)
     return f"{masked} masked{changed}{dropped}, {where}"

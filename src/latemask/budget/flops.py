@@ -1,4 +1,4 @@
-"""What a run costs, in closed form: the matrix products, a multiply-add counted as two. No torch.
+"""What a run costs: objectives say what a sequence does, here it becomes a run. No torch.
 
 The terms are those of docs/method.md; a test holds them against torch's own counter.
 """
@@ -6,54 +6,16 @@ The terms are those of docs/method.md; a test holds them against torch's own cou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 
-from latemask.recipe import MLM_RATE, MaskRecipe, Recipe
+from latemask.ground.errors import UserError
+from latemask.objectives import Flops, Weights
+from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, BudgetRecipe, MaskRecipe, Recipe
 
-BACKWARD = 2  # the backward pass costs twice the forward pass
-DECODER_FFN_FACTOR = 4
+_MLM = "early"
 _MOST_STAGES = 1000
-
-
-@dataclass(frozen=True)
-class Flops:
-    """Forward FLOPs of one sequence, by where they go."""
-
-    encoder: float
-    decoder: float
-    head: float
-
-    @property
-    def forward(self) -> float:
-        """The forward pass."""
-        return self.encoder + self.decoder + self.head
-
-    @property
-    def training(self) -> float:
-        """Forward and backward."""
-        return (1 + BACKWARD) * self.forward
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Forward and backward, by where they go."""
-        return {name: (1 + BACKWARD) * getattr(self, name) for name in ("encoder", "decoder", "head")}
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """The cost of one layer of width d whose feed-forward costs `ffn` a position."""
-
-    d: int
-    ffn: float
-
-    def __call__(self, queries: int, keys: int, pairs: int | None = None) -> float:
-        """Attention from `queries` to `keys` positions (over `pairs` of them, if not all), then feed-forward."""
-        return self.attention(queries, keys, pairs) + queries * self.ffn
-
-    def attention(self, queries: int, keys: int, pairs: int | None = None) -> float:
-        pairs = queries * keys if pairs is None else pairs
-        return 4 * queries * self.d**2 + 4 * keys * self.d**2 + 4 * pairs * self.d
+_PARTS = [field.name for field in fields(Flops)]
 
 
 def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
@@ -63,10 +25,10 @@ def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     where something is predicted. Without it this is what the paper's shape costs when every layer is computed whole,
     docs/planning.md has both.
     """
-    found = [(share, _sequence_flops(stage, pruned)) for share, stage in _stages(recipe)]
+    found = [(share, OBJECTIVES[stage.objective].flops(stage, pruned)) for share, stage in _stages(recipe)]
     if len(found) == 1:
         return found[0][1]
-    return Flops(*(sum(share * getattr(flops, part) for share, flops in found) for part in Flops.__dataclass_fields__))
+    return Flops(*(sum(share * getattr(flops, part) for share, flops in found) for part in _PARTS))
 
 
 def spent(recipe: Recipe, steps: int, done: int) -> float:
@@ -74,7 +36,7 @@ def spent(recipe: Recipe, steps: int, done: int) -> float:
     left, total = float(done), 0.0
     for share, stage in _stages(recipe):
         here = min(share * steps, left)
-        total += here * recipe.train.batch_size * _sequence_flops(stage).training
+        total += here * recipe.train.batch_size * OBJECTIVES[stage.objective].flops(stage).training
         left -= here
     return total
 
@@ -94,53 +56,40 @@ def _stages(recipe: Recipe) -> list[tuple[float, Recipe]]:
     return [(end - start, recipe.at((start + end) / 2)) for start, end in pairwise(edges)]
 
 
-def _sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
-    encoder, counts = recipe.encoder, recipe.counts
-    assert encoder.ffn_width is not None
-    assert encoder.vocab_size is not None
-    d = encoder.width
-    gates = 3 if encoder.family == "modernbert" else 2
-    layer = _Layer(d, 2 * gates * d * encoder.ffn_width)
-    head = 2 * counts.predicted * d**2 + 2 * counts.predicted * d * encoder.vocab_size
-    if recipe.objective == "early":
-        present = counts.length - counts.dropped
-        return Flops(encoder.layers * layer(present, present), 0, head)
-    if recipe.join.kind == "inside":
-        return Flops(_inside(recipe, layer, pruned), 0, head)
-    seen = encoder.layers * layer(counts.visible, counts.visible)
-    return Flops(seen, _decoder(recipe, _Layer(d, 4 * DECODER_FFN_FACTOR * d**2), pruned), head)
-
-
 def mlm_baseline(recipe: Recipe) -> Recipe:
     """Return what a recipe is measured against: the same encoder by masked language modelling at 15 %."""
-    return replace(recipe, objective="early", mask=MaskRecipe(rate=MLM_RATE))
+    return replace(recipe, objective=_MLM, mask=MaskRecipe(rate=MLM_RATE))
 
 
-def _inside(recipe: Recipe, layer: _Layer, pruned: bool) -> float:
-    counts, joined = recipe.counts, recipe.join.layers
-    visible, masked, corrupted = counts.visible, counts.masked, counts.corrupted
-    stream = visible + masked
-    if recipe.join.two_way:
-        every, last = stream * stream, counts.predicted * stream
+def count_weights(recipe: Recipe) -> Weights:
+    """Count the weights of a recipe that is spelled out."""
+    return OBJECTIVES[recipe.objective].weights(recipe)
+
+
+def with_budget(recipe: Recipe, steps: int | None, tokens: float | None, flops: float | None) -> Recipe:
+    """Let a budget given on the command line replace the recipe's."""
+    given = BudgetRecipe(steps=steps, tokens=tokens, flops=flops)
+    if given == BudgetRecipe():
+        return recipe
+    return replace(recipe, budget=given)
+
+
+def planned_steps(recipe: Recipe) -> int:
+    """Return the steps that the budget of a recipe pays for; the recipe is spelled out."""
+    budget, batch = recipe.budget, recipe.train.batch_size
+    if budget.steps is not None:
+        return budget.steps
+    if budget.tokens is not None:
+        steps = int(budget.tokens // (batch * recipe.length))
+        price = f"{batch * recipe.length:,} tokens"
+    elif budget.flops is not None:
+        a_step = batch * sequence_flops(recipe).training
+        steps = int(budget.flops // a_step)
+        price = f"{a_step:.3g} FLOPs"
     else:
-        every = visible * visible + masked * stream
-        last = corrupted * visible + masked * stream
-    whole = layer(stream, stream, every)
-    return (
-        (recipe.encoder.layers - joined) * layer(visible, visible)
-        + (joined - 1) * whole
-        + (layer(counts.predicted, stream, last) if pruned else whole)
-    )
-
-
-def _decoder(recipe: Recipe, layer: _Layer, pruned: bool) -> float:
-    counts, layers = recipe.counts, recipe.join.layers
-    visible, predicted = counts.visible, counts.predicted
-    if recipe.join.kind == "cross-only":
-        return layers * layer(predicted, visible)
-    stream = visible + counts.masked
-    at_last = predicted if pruned else stream
-    total = (layers - 1) * layer(stream, stream) + layer(at_last, stream)
-    if recipe.join.kind == "cross":
-        total += (layers - 1) * layer.attention(stream, visible) + layer.attention(at_last, visible)
-    return total
+        raise UserError("no budget: give --max-steps, --tokens or --flops, or a budget in the recipe")
+    if steps > MOST_STEPS:
+        raise UserError(f"the budget pays for {steps:.3g} steps of {price}; {MOST_STEPS:,} at most")
+    if steps < 1:
+        raise UserError(f"the budget does not pay for one step, which costs {price}")
+    return steps

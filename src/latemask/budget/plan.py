@@ -6,12 +6,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from latemask.budget.flops import Flops, mlm_baseline, sequence_flops
+from latemask.budget.flops import count_weights, mlm_baseline, sequence_flops
 from latemask.budget.machines import Machine
 from latemask.budget.memory import Memory, step_memory
-from latemask.budget.weights import Weights, count_weights
 from latemask.ground.errors import UserError
-from latemask.recipe import MOST_STEPS, Recipe, batch_split
+from latemask.objectives import Flops, Weights
+from latemask.recipe import MOST_STEPS, Recipe, batch_split, tree_of
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Plan:
         """Return every number, for machines. FLOPs of a sequence are forward and backward."""
         run = self.run
         return {
-            "recipe": asdict(self.recipe),
+            "recipe": tree_of(self.recipe),
             "steps": self.steps,
             "tokens": self.tokens,
             "passes_over_data": self.passes,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from latemask.budget.flops import mlm_baseline, sequence_flops
-from latemask.recipe import EncoderRecipe, JoinRecipe, MaskRecipe, Recipe, spelled_out
+from latemask.objectives.late import KINDS, Join, Kind
+from latemask.recipe import EncoderRecipe, MaskRecipe, Recipe, spelled_out
 
 LENGTH = 512
 VOCABULARY = 50265
@@ -18,8 +19,6 @@ SIZES = {
 PAPER = {"base": 0.78, "large": 0.68}
 """What the paper claims (3ML, against its own MLM)."""
 
-Kind = Literal["inside", "self", "cross", "cross-only"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 MASKS = {
     "40 %": MaskRecipe(rate=0.4),
     "50 %": MaskRecipe(rate=0.5),
@@ -76,7 +75,7 @@ def cost_table() -> list[Cell]:
 
 
 def _cell(size: str, kind: Kind, layers: int, masking: str) -> Cell:
-    recipe = Recipe(length=LENGTH, encoder=SIZES[size], mask=MASKS[masking], join=JoinRecipe(kind, layers))
+    recipe = Recipe(length=LENGTH, encoder=SIZES[size], mask=MASKS[masking], options=Join(kind, layers))
     recipe = spelled_out(recipe, VOCABULARY)
     mlm, flops = sequence_flops(mlm_baseline(recipe)).forward, sequence_flops(recipe)
     return Cell(

@@ -26,10 +26,9 @@ from latemask.evaluation.tasks import Kind, Task
 from latemask.exporting import export
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
-from latemask.model.base import stock_config
-from latemask.model.build import complete_recipe, encoder_config
 from latemask.model.load import is_ours, model_type
-from latemask.recipe import Recipe, find_recipe, load_recipe
+from latemask.model.stock import complete_recipe, stock_config
+from latemask.recipe import FAMILIES, Recipe, find_recipe, load_recipe
 from latemask.run_folder import RunFolder
 from latemask.text.builtin import BuiltinReader
 from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, train_tokenizer, vocabulary_of
@@ -237,7 +236,7 @@ def _from_recipe(given: str, recipe: Recipe, tokenizer: Any) -> Encoder:
     recipe = complete_recipe(recipe, vocabulary)
     if recipe.encoder.init is not None:
         return _untrained(given, stock_config(recipe.encoder.init), tokenizer)
-    return _untrained(given, encoder_config(recipe.encoder, vocabulary), tokenizer)
+    return _untrained(given, FAMILIES[recipe.encoder.family].config(recipe.encoder, vocabulary), tokenizer)
 
 
 def _tokenizer_for(given: str, recipe: Recipe, run: RunFolder, tokenizer: str | None, shared: Any) -> Any:

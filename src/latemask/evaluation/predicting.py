@@ -114,7 +114,7 @@ class Predictor:
         from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
         from latemask.evaluation.encoders import load_whole, longest_input
-        from latemask.model.base import stock_config
+        from latemask.model.stock import stock_config
 
         config = stock_config(str(self.folder))
         head = (config.architectures or [""])[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from latemask.ground.errors import SaidByTheFirst, UserError
@@ -30,14 +31,36 @@ def is_first() -> bool:
     return rank() == 0
 
 
+def own_device() -> Any:
+    """Return the device that this process computes on: its own GPU, or the CPU."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return torch.device("cpu")
+    return torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def idle_devices() -> int:
+    """Return how many GPUs of this machine are left unused by the processes that were started."""
+    import torch
+
+    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 1
+    return max(0, devices - int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 def join() -> None:
-    """Meet the other processes: gloo on CPUs, NCCL on GPUs."""
+    """Meet the other processes: NCCL for what is on GPUs, gloo for the rest."""
     if world_size() == 1:
         return
     import torch
-    from accelerate import PartialState
+    import torch.distributed as dist
 
-    PartialState(cpu=not torch.accelerator.is_available(), timeout=_PATIENCE)
+    device = own_device()
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device.index)
+    others = "" if device.type == "cpu" else f",{device.type}:{dist.get_default_backend_for_device(device)}"
+    dist.init_process_group(f"cpu:gloo{others}", timeout=_PATIENCE)
 
 
 def leave() -> None:
@@ -55,6 +78,7 @@ def decided_by_the_first(decide: Callable[[], Any]) -> Any:
     """Let the first process decide and tell the others; what it refuses ends all of them, and is said once."""
     if world_size() == 1:
         return decide()
+    import torch
     import torch.distributed as dist
 
     answer: list[Any] = [None, None]
@@ -64,7 +88,7 @@ def decided_by_the_first(decide: Callable[[], Any]) -> Any:
         except UserError as error:
             answer[1] = error
     told: list[Any] = [(answer[0], answer[1].exit_code if answer[1] else None)]
-    dist.broadcast_object_list(told)
+    dist.broadcast_object_list(told, device=torch.device("cpu"))
     if answer[1]:
         raise answer[1]
     value, refused = told[0]
@@ -73,14 +97,69 @@ def decided_by_the_first(decide: Callable[[], Any]) -> Any:
     return value
 
 
-def largest_of_all(value: float) -> float:
-    """Return the largest of what the processes say; all of them get the same answer."""
+def sum_over_all(tensor: Any) -> Any:
+    """Return the sum of what all processes have."""
     if world_size() == 1:
-        return value
-    import torch
+        return tensor
     import torch.distributed as dist
 
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    answer = torch.tensor([value], device=device)
-    dist.all_reduce(answer, dist.ReduceOp.MAX)
-    return float(answer.item())
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def told_by_all(value: Any) -> list[Any]:
+    """Return what every process has, in their order."""
+    if world_size() == 1:
+        return [value]
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+class LargestOfAll:
+    """The largest number that any process has given, known to all of them one call later: so nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.pending: Any = None
+
+    def __call__(self, value: float) -> float:
+        """Give a number; return the largest that was given in the call before (with one process: this one)."""
+        if world_size() == 1:
+            return value
+        import torch
+        import torch.distributed as dist
+
+        known = self.settled()
+        given = torch.tensor([value])  # on the CPU: gloo exchanges it beside whatever a GPU does
+        self.pending = (given, dist.all_reduce(given, dist.ReduceOp.MAX, async_op=True))
+        return known
+
+    def settled(self) -> float:
+        """Return what the last call is still owed."""
+        if self.pending is None:
+            return 0.0
+        given, work = self.pending
+        work.wait()
+        self.pending = None
+        return float(given.item())
+
+
+def launcher() -> list[str]:
+    """Return the words before `latemask` that started this run: torchrun with its options, or none."""
+    if world_size() == 1:
+        return []
+    try:
+        words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode().split("\0")
+        place = words.index("latemask")
+        names = ("torchrun", "torch.distributed.run", "torch/distributed/run.py")
+        first = next(number for number, word in enumerate(words) if word.endswith(names))
+        return ["torchrun", *words[first + 1 : place]]
+    except (OSError, ValueError, StopIteration):  # no /proc, or started by something else
+        nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        several = ["--nnodes", str(nodes), "--node-rank", os.environ.get("GROUP_RANK", "0")] if nodes > 1 else []
+        place_of_first = ["--master-addr", os.environ["MASTER_ADDR"], "--master-port", os.environ["MASTER_PORT"]]
+        each = ["--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", str(world_size())), "-m"]
+        return ["torchrun", *several, *(place_of_first if nodes > 1 else []), *each]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
@@ -22,9 +23,11 @@ GROUP = "latemask"
 class Registry(dict[str, Thing], Generic[Thing]):
     """A dictionary whose missing names are a user's mistake, said with the nearest one that is there."""
 
-    def __init__(self, what: str):
+    def __init__(self, what: str, home: str | None = None):
         super().__init__()
         self.what = what
+        self.home = home
+        """The module whose import fills the table."""
 
     def register(self, name: str) -> Callable[[Any], Any]:
         """Add what is decorated: a function, or one object of a class."""
@@ -35,9 +38,15 @@ class Registry(dict[str, Thing], Generic[Thing]):
 
         return add
 
-    def __missing__(self, name: str) -> Thing:
+    def names(self) -> list[str]:
+        """Return all names, those of other packages included, in the order they were added."""
+        if self.home:
+            import_module(self.home)
         load_plugins()
-        if name not in self:
+        return list(self)
+
+    def __missing__(self, name: str) -> Thing:
+        if name not in self.names():
             raise UserError(f"unknown {self.what} '{name}'{nearest(str(name), self)}")
         return self[name]
 

@@ -10,12 +10,13 @@ import signal
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from latemask.ground.errors import UserError
 from latemask.ground.processes import is_first, world_size
 
 _ECHO_SECONDS = 5.0
+Flag = TypeVar("Flag", bound="SignalFlag")
 
 
 class SignalFlag:
@@ -27,7 +28,7 @@ class SignalFlag:
         self.noted = 0.0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> SignalFlag:
+    def __enter__(self: Flag) -> Flag:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
         return self

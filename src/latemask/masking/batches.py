@@ -1,21 +1,25 @@
-"""Samples → the tensors a model takes. B batch, V visible, M masked, R corrupted, P = M + R predicted."""
+"""Samples → the tensors a model takes: an objective lays them out.
+
+B batch, V visible, M masked, R corrupted, P = M + R predicted.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from latemask.masking.masks import Masks, draw_masks, slots_of
-from latemask.recipe import MaskCounts, Recipe
+from latemask.masking.masks import draw_masks
+from latemask.recipe import OBJECTIVES, MaskCounts, Recipe
 from latemask.text.tokenizer import Vocabulary
 
+if TYPE_CHECKING:
+    import torch
 
-class Batch(dict[str, torch.Tensor]):
+
+class Batch(dict[str, "torch.Tensor"]):
     """A dictionary of tensors that comes from a worker process as plain bytes.
 
     torch would open a shared-memory file for each tensor and pass its handle over a socket: 0.7 ms each here, more
@@ -25,12 +29,22 @@ class Batch(dict[str, torch.Tensor]):
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> Batch:
         """Take numpy's arrays as tensors, without a copy."""
+        import torch
+
         return cls((name, torch.from_numpy(array)) for name, array in arrays.items())
 
     def __reduce__(self) -> Any:
         if any(tensor.device.type != "cpu" for tensor in self.values()):
             return Batch, (dict(self),)
         return Batch.of, ({name: tensor.numpy() for name, tensor in self.items()},)
+
+    def to(self, device: torch.device) -> Batch:
+        """Put all tensors on a device; from pinned memory nobody waits for that."""
+        return Batch((name, tensor.to(device, non_blocking=True)) for name, tensor in self.items())
+
+    def pin_memory(self) -> Batch:
+        """Let a data loader pin the tensors."""
+        return Batch((name, tensor.pin_memory()) for name, tensor in self.items())
 
 
 @dataclass(frozen=True)
@@ -46,62 +60,57 @@ class MaskSchedule:
         return self.recipe.at(min(1.0, (step + 0.5) / self.steps)).counts
 
 
-class _Collator(ABC):
-    """Draws the masks of a list of samples."""
+class Collator:
+    """Draws the masks of a list of samples, and lets the objective lay out the batch."""
 
-    def __init__(self, counts: MaskCounts | MaskSchedule, vocabulary: Vocabulary, seed: int = 0):
-        self.counts = counts
-        self.vocabulary = vocabulary
-        self.seed = seed
+    objective = "late"
 
-    def __call__(self, samples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def __init__(
+        self,
+        counts: MaskCounts | MaskSchedule,
+        vocabulary: Vocabulary,
+        seed: int = 0,
+        *,
+        objective: str | None = None,
+        options: Any = None,
+        pattern: str = "uniform",
+    ):
+        self.counts, self.vocabulary, self.seed, self.pattern = counts, vocabulary, seed, pattern
+        self.objective = objective or self.objective
+        self.options = OBJECTIVES[self.objective].Options() if options is None else options
+
+    @classmethod
+    def of(cls, recipe: Recipe, vocabulary: Vocabulary, steps: int) -> Collator:
+        """Return what makes the batches of a run of so many steps."""
+        return cls._of(recipe, MaskSchedule(recipe, steps), vocabulary, recipe.seed)
+
+    @classmethod
+    def validating(cls, recipe: Recipe, vocabulary: Vocabulary) -> Collator:
+        """Return what makes batches to validate on, with the same masks in every run on the same data."""
+        validated = recipe.as_validated
+        return cls._of(validated, validated.counts, vocabulary, seed=0)
+
+    @classmethod
+    def _of(cls, recipe: Recipe, counts: MaskCounts | MaskSchedule, vocabulary: Vocabulary, seed: int) -> Collator:
+        how = {"objective": recipe.objective, "options": recipe.options, "pattern": recipe.mask.pattern}
+        return cls(counts, vocabulary, seed, **how)
+
+    def __call__(self, samples: Sequence[dict[str, Any]]) -> Batch:
+        """Return one batch."""
         ids = np.stack([sample["ids"] for sample in samples])
         indices = np.array([sample["index"] for sample in samples])
         counts = self.counts.of_sample(int(indices[0])) if isinstance(self.counts, MaskSchedule) else self.counts
-        arrays = self.batch(ids, draw_masks(ids, indices, counts, self.vocabulary, self.seed))
-        return Batch.of(arrays)
-
-    @abstractmethod
-    def batch(self, ids: np.ndarray, masks: Masks) -> dict[str, np.ndarray]:
-        """Lay out one batch from the true rows [B, L] and their masks."""
+        masks = draw_masks(ids, indices, counts, self.vocabulary, self.seed, self.pattern)
+        return Batch.of(OBJECTIVES[self.objective].batch(ids, masks, self.vocabulary, self.options))
 
 
-class LateMaskCollator(_Collator):
-    """Batches for `LateMaskForPreTraining`: hidden positions are not in the encoder's input at all.
+class LateMaskCollator(Collator):
+    """Batches for `LateMaskForPreTraining`."""
 
-    visible_ids, visible_positions [B, V]; masked_positions [B, M]; corrupted_slots [B, R], where predicted positions
-    that stayed visible stand among the visible; labels [B, P], first of the masked, then of the corrupted.
-    """
-
-    def batch(self, ids: np.ndarray, masks: Masks) -> dict[str, np.ndarray]:
-        """Lay out one batch."""
-        return {
-            "visible_ids": np.take_along_axis(masks.ids, masks.visible, axis=1),
-            "visible_positions": masks.visible,
-            "masked_positions": masks.masked,
-            "corrupted_slots": slots_of(masks.corrupted, masks.visible, ids.shape[1]),
-            "labels": np.take_along_axis(ids, np.concatenate([masks.masked, masks.corrupted], axis=1), axis=1),
-        }
+    objective = "late"
 
 
-class EarlyMaskCollator(_Collator):
-    """Batches for `EarlyMaskForPreTraining`: the same masks, with [MASK] in place at the input.
+class EarlyMaskCollator(Collator):
+    """Batches for `EarlyMaskForPreTraining`."""
 
-    input_ids, positions [B, L - D]; predicted_slots [B, P], where predicted positions stand in it; labels [B, P].
-    """
-
-    def batch(self, ids: np.ndarray, masks: Masks) -> dict[str, np.ndarray]:
-        """Lay out one batch."""
-        present = np.sort(np.concatenate([masks.visible, masks.masked], axis=1), axis=1)
-        predicted = np.concatenate([masks.masked, masks.corrupted], axis=1)
-        corrupted = masks.ids.copy()
-        np.put_along_axis(corrupted, masks.masked, self.vocabulary.mask, axis=1)
-        return {
-            "input_ids": np.take_along_axis(corrupted, present, axis=1),
-            "positions": present,
-            "predicted_slots": slots_of(predicted, present, ids.shape[1]),
-            "labels": np.take_along_axis(ids, predicted, axis=1),
-        }
-
-
-COLLATORS: dict[str, type[_Collator]] = {"late": LateMaskCollator, "early": EarlyMaskCollator}
+    objective = "early"

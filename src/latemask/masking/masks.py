@@ -10,13 +10,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from latemask.masking.randomness import draws, key
-from latemask.recipe import MaskCounts
+from latemask.masking.randomness import Stream, draws, key
+from latemask.recipe import PATTERNS, MaskCounts
 from latemask.text.tokenizer import Vocabulary
 
-_MASK_STREAM, _TOKEN_STREAM = 1, 2  # 0 is the order of rows
 _CORRUPTED, _MASKED, _DROPPED = 1, 2, 3  # 0 is visible and untouched
-_CLASS_BITS = np.uint64(62)  # the two highest bits of a draw say how soon a position may be chosen
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,16 @@ class Masks:
     """[B, D] hidden and not predicted"""
 
 
-def draw_masks(ids: np.ndarray, indices: np.ndarray, counts: MaskCounts, vocabulary: Vocabulary, seed: int) -> Masks:
+def draw_masks(
+    ids: np.ndarray,
+    indices: np.ndarray,
+    counts: MaskCounts,
+    vocabulary: Vocabulary,
+    seed: int,
+    pattern: str = "uniform",
+) -> Masks:
     """Draw the masks of samples `indices`, whose rows are `ids` [B, L]."""
-    drawn = draws(key(seed, _MASK_STREAM, indices), counts.length)
-    order = _random_order(ids, drawn, vocabulary)
+    order = PATTERNS[pattern](ids, key(seed, Stream.MASK, indices), counts, vocabulary)
     random, kept, masked, dropped, _ = np.split(
         order,
         np.cumsum([counts.random, counts.kept, counts.masked, counts.dropped]),
@@ -50,7 +54,7 @@ def draw_masks(ids: np.ndarray, indices: np.ndarray, counts: MaskCounts, vocabul
     np.put_along_axis(part, masked, _MASKED, axis=1)
     np.put_along_axis(part, dropped, _DROPPED, axis=1)
     return Masks(
-        ids=_with_random_tokens(ids, random, key(seed, _TOKEN_STREAM, indices), vocabulary),
+        ids=_with_random_tokens(ids, random, key(seed, Stream.TOKEN, indices), vocabulary),
         visible=_positions(part <= _CORRUPTED),
         masked=_positions(part == _MASKED),
         corrupted=_positions(part == _CORRUPTED),
@@ -58,29 +62,9 @@ def draw_masks(ids: np.ndarray, indices: np.ndarray, counts: MaskCounts, vocabul
     )
 
 
-def _random_order(ids: np.ndarray, drawn: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
-    """Return the positions of each row in random order; special tokens come last, the row's <s> very last.
-
-    The position stands in the lowest bits of its sort key: sorting numbers is much faster than sorting by them.
-    """
-    length = ids.shape[1]
-    low = np.uint64((1 << length.bit_length()) - 1)
-    reluctant = _is_special(vocabulary)[ids]
-    reluctant[:, 0] = 2
-    keys = (drawn >> np.uint64(2)) & ~low | (reluctant << _CLASS_BITS) | np.arange(length, dtype=np.uint64)
-    return (np.sort(keys, axis=1) & low).astype(np.int64)
-
-
 def _positions(where: np.ndarray) -> np.ndarray:
     """Return the columns where it is true, sorted; every row has as many."""
     return np.nonzero(where)[1].reshape(len(where), -1)
-
-
-@lru_cache(maxsize=4)
-def _is_special(vocabulary: Vocabulary) -> np.ndarray:
-    table: np.ndarray = np.zeros(vocabulary.size, np.uint64)
-    table[list(vocabulary.special)] = 1
-    return table
 
 
 def _with_random_tokens(ids: np.ndarray, where: np.ndarray, keys: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:

@@ -7,11 +7,28 @@ resumes next year must draw the same masks.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUNDS = 6
 _ROUND_KEYS = np.arange(_ROUNDS, dtype=np.uint64) * _GOLDEN
+
+
+class Stream(IntEnum):
+    """Every use of randomness in a run, each independent of the others. Numbers are for ever: runs resume by them."""
+
+    ORDER = 0
+    """Rows of the first corpus, by epoch."""
+    MASK = 1
+    """Positions, by sample."""
+    TOKEN = 2
+    """Random tokens in place of true ones, by sample."""
+    DROPOUT = 3
+    """Seeds of torch's generator, by step and process."""
+    FURTHER_ORDER = 16
+    """Rows of the second and later corpora of a mixture: this number and theirs, by epoch."""
 
 
 def mix(x: np.ndarray) -> np.ndarray:

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
-from latemask.masking.randomness import key, shuffled
+from latemask.masking.randomness import Stream, key, shuffled
 from latemask.text.rows import TokenRows
 
-_ORDER_STREAM = 0
-_FURTHER_ORDER_STREAMS = 16  # of the second and later parts of a mixture
 _SHARE_BITS = 24
 
 
-class SampleDataset(Dataset):
+class SampleDataset:
     """A map-style dataset of `{"ids": [L], "index": i}`; collators draw the mask from `index`.
 
     Samples are already shuffled by their index, anew every epoch: read them in sequence. `first` starts at a later
@@ -74,7 +71,7 @@ class SampleDataset(Dataset):
         epochs, positions = np.divmod(ordinals, size)
         if not self.shuffle:
             return positions
-        stream = _FURTHER_ORDER_STREAMS + part if part else _ORDER_STREAM
+        stream = Stream.FURTHER_ORDER + part if part else Stream.ORDER
         return shuffled(positions, size, key(self.seed, stream, epochs)).astype(np.int64)
 
 

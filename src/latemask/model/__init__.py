@@ -1,17 +1,20 @@
-"""Encoder + decoder + head: LateMask and EarlyMask (the baseline). Draws nothing at random, reads no corpus."""
+"""The pre-training model: encoder + head + objective. Draws nothing at random, reads no corpus."""
 
-from latemask.model.build import MODELS, build_model, complete_recipe
-from latemask.model.config import EarlyMaskConfig, LateMaskConfig
-from latemask.model.early import EarlyMaskForPreTraining
-from latemask.model.late import LateMaskForPreTraining
 from latemask.model.load import load_model
+from latemask.model.pretraining import (
+    EarlyMaskForPreTraining,
+    EncoderForPreTraining,
+    LateMaskForPreTraining,
+    PreTrainingConfig,
+    build_model,
+)
+from latemask.model.stock import complete_recipe
 
 __all__ = [
-    "MODELS",
-    "EarlyMaskConfig",
     "EarlyMaskForPreTraining",
-    "LateMaskConfig",
+    "EncoderForPreTraining",
     "LateMaskForPreTraining",
+    "PreTrainingConfig",
     "build_model",
     "complete_recipe",
     "load_model",

@@ -7,19 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from latemask.ground.errors import UserError
-from latemask.model.base import EncoderForPreTraining
-from latemask.model.build import MODELS
 
-_BY_TYPE: dict[str, type[EncoderForPreTraining]] = {cls.config_class.model_type: cls for cls in MODELS.values()}
+_OURS = ("latemask", "earlymask")  # the second is what early models were called before objectives had a table
 
 
 def load_model(folder: Path) -> Any:
     """Load a model of ours that `save_pretrained` or a run wrote."""
+    from latemask.model.pretraining import EncoderForPreTraining, PreTrainingConfig
+
     kind = model_type(folder)
-    if kind not in _BY_TYPE:
+    if kind not in _OURS:
         raise UserError(f"{folder} holds a '{kind}' model; a latemask run or pre-training model is needed here")
     try:
-        return _BY_TYPE[kind].from_pretrained(folder, use_safetensors=True).eval()
+        settings = PreTrainingConfig.get_config_dict(folder)[0]
+        if kind == "earlymask":
+            settings = {**settings, "model_type": "latemask", "objective": "early"}
+        config = PreTrainingConfig.from_dict(settings)
+        return EncoderForPreTraining.from_pretrained(folder, config=config, use_safetensors=True).eval()
+    except UserError:
+        raise
     except Exception as error:  # safetensors and transformers raise many kinds for a damaged file
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"the model in {folder} cannot be loaded, a file is damaged or missing: {reason}") from None
@@ -38,4 +44,4 @@ def model_type(folder: Path) -> str:
 
 def is_ours(folder: Path) -> bool:
     """Whether a folder holds a pre-training model, not an encoder."""
-    return model_type(folder) in _BY_TYPE
+    return model_type(folder) in _OURS

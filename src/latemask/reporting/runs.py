@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from latemask.budget import planned_steps, sequence_flops, spent
-from latemask.budget.flops import mlm_baseline
+from latemask.budget.flops import mlm_baseline, planned_steps, sequence_flops, spent
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest
-from latemask.recipe import MLM_RATE, BudgetRecipe, Recipe, flat, load_recipe, spelled_out
+from latemask.recipe import MLM_RATE, OBJECTIVES, BudgetRecipe, Recipe, flat, load_recipe, spelled_out
 from latemask.run_folder import RunFolder, is_number
 
 _TOKENIZER = "tokenizer.json"
@@ -118,14 +117,12 @@ class Run:
     @property
     def method(self) -> str:
         """The way of masking, in a few words."""
-        mask, join = self.recipe.mask, self.recipe.join
+        mask = self.recipe.mask
         end = "" if mask.rate_end is None else f" to {mask.rate_end:.0%}"
         words = [self.recipe.objective, f"{mask.rate:.0%}{end}"]
         if mask.drop:
             words.append(f"drop {mask.drop:.0%}")
-        if self.recipe.objective == "late":
-            words.append(f"{join.kind} {join.layers}")
-        return " ".join(words)
+        return " ".join([*words, *OBJECTIVES[self.recipe.objective].words(self.recipe)])
 
     @property
     def arm(self) -> Recipe:
@@ -238,8 +235,9 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 def recipe_differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return each key in which the recipes differ, with its value in every run."""
     recipes = [flat(run.recipe) for run in runs]
-    keys = [key for key in recipes[0] if len({str(recipe[key]) for recipe in recipes}) > 1]
-    return {key: [_shown(recipe[key]) for recipe in recipes] for key in keys}
+    every = dict.fromkeys(key for recipe in recipes for key in recipe)  # an objective's own keys are not everybody's
+    keys = [key for key in every if len({str(recipe.get(key, "–")) for recipe in recipes}) > 1]
+    return {key: [_shown(recipe.get(key, "–")) for recipe in recipes] for key in keys}
 
 
 def _shown(value: Any) -> str:

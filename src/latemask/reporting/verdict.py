@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from latemask.recipe import OBJECTIVES
 from latemask.reporting.runs import Run, data_of, identity_of
 from latemask.reporting.scores import Scores
 
@@ -48,9 +49,9 @@ class Arm:
         return self.runs[0].flops
 
     @property
-    def objective(self) -> str:
-        """Early or late."""
-        return self.runs[0].recipe.objective
+    def is_baseline(self) -> bool:
+        """Whether others are held against it."""
+        return OBJECTIVES[self.runs[0].recipe.objective].is_baseline
 
     @property
     def median(self) -> float:
@@ -92,8 +93,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 def baselines_of(arms: Sequence[Arm]) -> list[Arm]:
     """Return what the others are held against: early masking or, where there is none, the first that was given."""
-    early = [arm for arm in arms if arm.objective == "early"]
-    return early if early and len(early) < len(arms) else list(arms[:1])
+    found = [arm for arm in arms if arm.is_baseline]
+    return found if found and len(found) < len(arms) else list(arms[:1])
 
 
 def verdict(arms: Sequence[Arm], scores: Scores) -> list[str]:

@@ -1,6 +1,8 @@
 """The checkpoints of a run. One is there whole or not at all, and an old one goes only when a newer one is there.
 
-It is written to checkpoints/.writing, sealed, and renamed; one that is damaged later is named and passed over.
+It is written to checkpoints/.writing, sealed, and renamed; one that is damaged later is named and passed over. It holds
+the model, the optimizer by the names of the weights (so that any number of processes, sharded or not, can go on), and
+progress.json. Everything else about a step is a function of its number.
 """
 
 from __future__ import annotations
@@ -11,58 +13,100 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+
 from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.ground.files import remove_folder, replace_folder, write_json_atomically
+from latemask.ground.processes import decided_by_the_first, rank, told_by_all, world_size
 from latemask.ground.sealed import damage, seal
-from latemask.run_folder import RunFolder, step_of
+from latemask.run_folder import PROGRESS, RunFolder, step_of
+from latemask.training.loop import Loop
 
-PROGRESS = "progress.json"
+_OPTIMIZER = "optimizer.pt"
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 # What a config says that pre-training does not compute with.
 _BOOKKEEPING = (
     "architectures",
     "classifier_pooling",
     "dtype",
+    "model_type",
+    "objective",
     "torch_dtype",
     "transformers_version",
     "_name_or_path",
 )
 
 
-class CheckpointWriter:
-    """Takes what the Trainer writes, and makes a checkpoint of it."""
+def save_checkpoint(loop: Loop, run: RunFolder) -> None:
+    """Make a checkpoint of where the loop is; all processes take part."""
+    aside = run.checkpoints / ".writing"
+    optimizer = get_optimizer_state_dict(loop.model, loop.optimizer, options=_WHOLE)
+    progress = {
+        "step": loop.done,
+        "loss_sums": told_by_all(loop.loss_sum.item()),
+        "logged_at": loop.logged_at,
+        "scaler": loop.scaler.state_dict(),
+    }
+    model = model_state(loop)
+    decided_by_the_first(lambda: _write(loop, run, aside, model, optimizer, progress))
 
-    def __init__(self, run: RunFolder, keep: int):
-        self.run, self.keep = run, keep
 
-    @property
-    def aside(self) -> Path:
-        """Where the Trainer writes; a folder that no reader looks at."""
-        return self.run.checkpoints / ".writing"
+def model_state(loop: Loop) -> dict[str, Any] | None:
+    """Return the weights of a sharded model, put together; None where the model has them all."""
+    return get_model_state_dict(loop.model, options=_WHOLE) if loop.is_sharded else None
 
-    def begin(self) -> None:
-        """Clear what an interrupted writer left."""
-        for leftover in (self.aside, *self.run.checkpoints.glob(".checkpoint-*.old")):
-            shutil.rmtree(leftover, ignore_errors=True)
 
-    def commit(self, step: int, progress: dict[str, Any]) -> None:
-        """Make what was written the newest checkpoint; `progress` is what the Trainer does not save."""
-        written, target = self.aside / f"checkpoint-{step}", self.run.checkpoints / f"checkpoint-{step}"
-        write_json_atomically(written / PROGRESS, {"step": step, **progress})
-        self.run.sync_metrics()  # the lines up to here must not be lost when the checkpoint is not
-        seal(written)
-        replace_folder(written, target)  # one may be there, of a run that was set back
-        self.run.update(last_checkpoint=step)
-        found = self.run.all_checkpoints()
-        kept = [checkpoint for checkpoint in found if step_of(checkpoint) <= step][: self.keep]
-        for checkpoint in found:
-            if checkpoint not in kept:  # old, or passed over when the run was set back
-                remove_folder(checkpoint)
-        shutil.rmtree(self.aside)
+def _write(
+    loop: Loop, run: RunFolder, aside: Path, model: Any, optimizer: dict[str, Any], progress: dict[str, Any]
+) -> None:
+    for leftover in (aside, *run.checkpoints.glob(".checkpoint-*.old")):  # of a writer that was interrupted
+        shutil.rmtree(leftover, ignore_errors=True)
+    loop.model.save_pretrained(str(aside), state_dict=model)
+    torch.save(optimizer, aside / _OPTIMIZER)
+    write_json_atomically(aside / PROGRESS, progress)
+    run.sync_metrics()  # the lines up to here must not be lost when the checkpoint is not
+    seal(aside)
+    replace_folder(aside, run.checkpoints / f"checkpoint-{loop.done}")  # one may be there, of a run that was set back
+    run.update(last_checkpoint=loop.done)
+    found = run.all_checkpoints()
+    kept = [checkpoint for checkpoint in found if step_of(checkpoint) <= loop.done]
+    for checkpoint in found:
+        if checkpoint not in kept[: loop.recipe.train.keep_checkpoints]:  # old, or passed over when it was set back
+            remove_folder(checkpoint)
+
+
+def load_weights(checkpoint: Path, model: Any) -> None:
+    """Give a model, not sharded yet, the weights of a checkpoint."""
+    decided_by_the_first(lambda: refuse_another_model(checkpoint, model.config.to_dict()))
+    model.load_state_dict(load_file(checkpoint / "model.safetensors"), assign=False)
+
+
+def load_progress(checkpoint: Path, loop: Loop) -> None:
+    """Go on where a checkpoint was written, with the settings that the recipe has now."""
+    wanted = [{key: value for key, value in group.items() if key != "params"} for group in loop.optimizer.param_groups]
+    state = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
+    set_optimizer_state_dict(loop.model, loop.optimizer, state, options=_WHOLE)
+    for group, settings in zip(loop.optimizer.param_groups, wanted, strict=True):
+        group.pop("initial_lr", None)  # of checkpoints that had a scheduler
+        group.update(settings)
+    progress = read_progress(checkpoint)
+    sums = progress["loss_sums"]
+    loop.loss_sum += sums[rank()] if len(sums) == world_size() else sum(sums) / len(sums)
+    loop.logged_at = progress["logged_at"]
+    if progress.get("scaler"):
+        loop.scaler.load_state_dict(progress["scaler"])
 
 
 def read_progress(checkpoint: Path) -> dict[str, Any]:
-    """Return what `commit` was told."""
+    """Return how far a checkpoint is."""
     return dict(json.loads((checkpoint / PROGRESS).read_text("utf-8")))
 
 

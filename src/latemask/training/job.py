@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from latemask.budget import planned_steps, sequence_flops, spent
+import torch
+from torch.utils.data import DataLoader
+
+from latemask.budget.flops import planned_steps, spent
 from latemask.ground.errors import UserError
-from latemask.masking import COLLATORS, MaskSchedule, SampleDataset
+from latemask.ground.precision import mixed_precision
+from latemask.ground.processes import rank, world_size
+from latemask.masking.batches import Batch, Collator
+from latemask.masking.samples import SampleDataset
 from latemask.model import complete_recipe
-from latemask.recipe import Recipe, check_recipe
+from latemask.recipe import EncoderRecipe, Recipe, batch_split, check_recipe
 from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
-from latemask.training.arguments import check_training
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that can be run: a recipe that is spelled out, data, steps."""
+    """A recipe that is spelled out, data, steps."""
 
     recipe: Recipe
     data: Mixture
@@ -30,22 +36,13 @@ class Job:
         return self.recipe.train.batch_size * self.recipe.length
 
     @property
-    def row_flops(self) -> float:
-        """FLOPs of a row, forward and backward."""
-        return sequence_flops(self.recipe).training
+    def accumulation(self) -> int:
+        """Batches that this process takes in a step."""
+        return batch_split(self.recipe.train, world_size())[1]
 
     def flops(self, done: int) -> float:
         """Return the FLOPs of the first steps."""
         return spent(self.recipe, self.steps, done)
-
-    def collator(self) -> Any:
-        """Return what draws masks and makes batches."""
-        masks = MaskSchedule(self.recipe, self.steps)
-        return COLLATORS[self.recipe.objective](masks, self.data.vocabulary, self.recipe.seed)
-
-    def validation_collator(self) -> Any:
-        """Return what makes batches to validate on, with the same masks in every run on the same data."""
-        return COLLATORS[self.recipe.objective](self.recipe.as_validated.counts, self.data.vocabulary)
 
     def train_samples(self, done: int, left_out: Sequence[int] = ()) -> SampleDataset:
         """Return the samples after the first `done` steps; some batches may be left out, the next then move up."""
@@ -61,6 +58,19 @@ class Job:
             gap=batch,
         )
 
+    def batches(self, done: int, left_out: Sequence[int] = ()) -> Iterator[Batch]:
+        """Yield the batches of this process after the first `done` steps; of each step, the processes take turns."""
+        rows, accumulation = batch_split(self.recipe.train, world_size())
+        each = range(rank() * rows, (self.steps - done) * self.recipe.train.batch_size, world_size() * rows)
+        assert len(each) == (self.steps - done) * accumulation
+        return iter(
+            self._loader(
+                self.train_samples(done, left_out),
+                [range(first, first + rows) for first in each],
+                Collator.of(self.recipe, self.data.vocabulary, self.steps),
+            )
+        )
+
     def validation_samples(self) -> SampleDataset | None:
         """Return the samples to validate on, the same every time and in every run; None if there are none."""
         rows, weights = self.data.rows("validation", self.recipe.length)
@@ -69,13 +79,47 @@ class Job:
         count = min(max(once, 1), self.recipe.train.eval_rows) if rows else 0
         return SampleDataset(rows, count, weights=weights, shuffle=False) if count else None
 
+    def validation_batches(self, samples: SampleDataset) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches of this process, and how many of their rows count.
 
-def plan_job(recipe: Recipe, data: Mixture) -> Job:
-    """Complete a recipe, which was checked, with what the data say, and refuse what cannot be trained."""
-    recipe = complete_recipe(recipe, data.vocabulary)
+        Every process has as many, as sharded models need: one that has none left takes the first again, for nothing.
+        """
+        rows, _ = batch_split(self.recipe.train, world_size())
+        every = [range(first, min(first + rows, len(samples))) for first in range(0, len(samples), rows)]
+        counts = [len(batch) for batch in every] + [0] * (-len(every) % world_size())
+        padded = every + every[:1] * (-len(every) % world_size())
+        mine = slice(rank(), None, world_size())
+        loader = self._loader(samples, padded[mine], Collator.validating(self.recipe, self.data.vocabulary))
+        return zip(loader, counts[mine], strict=True)
+
+    def _loader(self, samples: SampleDataset, batches: Sequence[range], collator: Collator) -> DataLoader:
+        return DataLoader(
+            samples,  # type: ignore[arg-type]
+            batch_sampler=batches,  # type: ignore[arg-type]
+            collate_fn=collator,
+            num_workers=self.recipe.train.workers,
+            pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_ignore_signals,
+        )
+
+
+def _ignore_signals(worker: int) -> None:
+    """Let the processes of a loader live through a signal to all of us: we need rows until the step is saved."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None) -> Job:
+    """Complete a recipe, which was checked, with what the data say, and refuse what cannot be trained here.
+
+    `known` is the encoder as a run that goes on has written it down: where it began need not be there any more.
+    """
+    recipe = complete_recipe(recipe, data.vocabulary, known)
     check_recipe(recipe)
-    check_training(recipe.train)
-    _check_tokenizer(recipe, data)
+    batch_split(recipe.train, world_size())
+    mixed_precision(recipe.train.precision)
+    if recipe.encoder.init is not None and known is None:
+        _check_tokenizer(recipe.encoder.init, data)
     for part in data.parts:
         if not len(part.rows("train", recipe.length)):
             raise UserError(
@@ -85,12 +129,10 @@ def plan_job(recipe: Recipe, data: Mixture) -> Job:
     return Job(recipe, data, planned_steps(recipe))
 
 
-def _check_tokenizer(recipe: Recipe, data: Mixture) -> None:
+def _check_tokenizer(start: str, data: Mixture) -> None:
     """A checkpoint goes on only with the tokenizer it was trained with."""
-    start = recipe.encoder.init
-    if start is None:
-        return
-    if load_tokenizer(start).get_vocab() != data.tokenizer.get_vocab():
+    tokenizer: Any = load_tokenizer(start)
+    if tokenizer.get_vocab() != data.tokenizer.get_vocab():
         raise UserError(
             f"{data.label} was prepared with another tokenizer than the encoder at '{start}'; "
             f"prepare the data with --tokenizer {start}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from latemask.budget import with_budget
+from latemask.budget.flops import with_budget
 from latemask.ground.errors import UserError
 from latemask.ground.processes import is_first
 from latemask.ground.signals import deadline
@@ -61,5 +61,6 @@ def pretrain(
     from latemask.training.running import Wishes, run_job
 
     run = RunFolder(Path(out))
-    run_job(plan_job(recipe, mixture), run, Wishes(resume, allow_changes, overwrite, on_nan, stop_at))
+    known = load_recipe(run.recipe_file).encoder if resume and run.all_checkpoints() else None
+    run_job(plan_job(recipe, mixture, known), run, Wishes(resume, allow_changes, overwrite, on_nan, stop_at))
     return run

@@ -1,41 +1,53 @@
-"""From a job to a finished run: begin or go on, train, rewind, stop, save. transformers' Trainer is the engine."""
+"""From a job to a finished run: begin or go on, train, rewind, stop, finish."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import set_seed
-from transformers.trainer_callback import PrinterCallback
 
 from latemask.exporting import export
-from latemask.ground.allocator import keep_freed_memory
 from latemask.ground.console import say
 from latemask.ground.errors import Interrupted, TimeIsUp, UserError
 from latemask.ground.files import replace_folder
-from latemask.ground.precision import attention_kernels, mixed_precision, precision_name
-from latemask.ground.processes import decided_by_the_first, is_first, join, leave, world_size
+from latemask.ground.precision import precision_name
+from latemask.ground.processes import (
+    LargestOfAll,
+    decided_by_the_first,
+    idle_devices,
+    is_first,
+    join,
+    launcher,
+    leave,
+    own_device,
+    world_size,
+)
 from latemask.ground.sealed import damage, seal
-from latemask.model import build_model
+from latemask.ground.signals import SignalFlag
+from latemask.model import build_model, load_model
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
 from latemask.text.tokenizer import copy_tokenizer
-from latemask.training.arguments import training_arguments
-from latemask.training.callbacks import LossWatch, MetricsCallback, ProgressCallback, StepRandomness, StopOnRequest
-from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume, refuse_another_model
+from latemask.training.calibration import measured_peak
+from latemask.training.checkpoints import (
+    checkpoint_to_resume,
+    load_progress,
+    load_weights,
+    model_state,
+    save_checkpoint,
+)
 from latemask.training.job import Job
-from latemask.training.peak import measured_peak
-from latemask.training.trainer import NonFinite, PretrainingTrainer
+from latemask.training.logs import Listener, LossWatch, Metrics, Progress, TensorBoard
+from latemask.training.loop import Loop, NonFinite, run_loop
 
 _NEW, _READY, _FINISHED = "new", "ready", "finished"
 _MOST_REWINDS = 10
@@ -52,31 +64,43 @@ class Wishes:
     deadline: float
 
 
+class StopRequest(SignalFlag):
+    """Ctrl-C, SIGTERM and a limit of time finish the step and save; a second signal ends at once. Used as a context."""
+
+    def __init__(self, deadline: float):
+        super().__init__("stopping after this step, with a checkpoint (once more ends at once)")
+        self.deadline = deadline
+        self.largest_of_all = LargestOfAll()
+
+    def is_asked(self) -> bool:
+        """Whether to stop, in all processes after the same step: what reached one is known to all a step later."""
+        out_of_time = 0.5 if time.monotonic() > self.deadline else 0.0
+        asked = self.largest_of_all(float(self.received or out_of_time))
+        if asked >= 1:
+            self.received = int(asked)  # the signal may have reached another process only
+        return asked > 0
+
+
 def run_job(job: Job, run: RunFolder, wishes: Wishes) -> None:
     """Do a job in a run folder, with all processes that were started for it."""
-    stop = StopOnRequest(wishes.deadline)
     join()
     with ExitStack() as held:
         decided_by_the_first(lambda: _take(run, wishes.resume, held))
-        _pretrain(job, run, stop, wishes)
+        if decided_by_the_first(lambda: _begun(job, run, wishes)) == _READY:
+            with StopRequest(wishes.deadline) as stop:
+                loop = _trained(job, run, stop, wishes.on_nan)
+                if loop.done < job.steps:
+                    decided_by_the_first(lambda: _say_how_to_go_on(job, run, loop.done, stop))
+            _finish(job, run, loop)
     leave()
+
+
+# Begin
 
 
 def _take(run: RunFolder, resume: bool, held: ExitStack) -> None:
     run.refuse_what_cannot_be(resume)
     held.callback(run.lock().release)
-
-
-def _pretrain(job: Job, run: RunFolder, stop: StopOnRequest, wishes: Wishes) -> None:
-    begun = decided_by_the_first(lambda: _begun(job, run, wishes))
-    if begun == _FINISHED:
-        return
-    keep_freed_memory()
-    with stop:
-        trainer = _trained(job, run, stop, wishes.on_nan)
-        if trainer.state.global_step < job.steps:
-            _stopped(job, run, trainer.state.global_step, stop)
-    _finish(job, run, trainer)
 
 
 def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
@@ -108,50 +132,90 @@ def _start(job: Job, run: RunFolder, overwrite: bool) -> None:
     run.start(job.recipe, job.data.record, overwrite)
 
 
-def _trained(job: Job, run: RunFolder, stop: StopOnRequest, on_nan: str) -> PretrainingTrainer:
+# Train
+
+
+def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
     """Train to the end or to a stop; rewind where that was asked for."""
     tries = Counter[Path | None]()
     while True:
-        checkpoint = decided_by_the_first(lambda: _from_where(run))
-        done = step_of(checkpoint) if checkpoint else 0
+        checkpoint, left_out = decided_by_the_first(lambda: _from_where(run))
         tries[checkpoint] += 1
-        left_out = run.record.get("left_out_batches", [])
-        set_seed(job.recipe.seed)
-        model = build_model(job.recipe, job.data.vocabulary)
-        if checkpoint:
-            _check_model(model, checkpoint)
-        trainer = build_trainer(job, run, model, done, stop, left_out)
-        _announce(job, run, trainer, done)
+        loop = _loop(job, checkpoint)
+        _announce(job, run, loop)
         try:
-            trainer.train(str(checkpoint) if checkpoint else None)
+            _train(job, run, loop, stop, left_out)
         except NonFinite as error:
             if on_nan == "stop":
-                raise _advice(error, run) from None
+                raise UserError(
+                    f"{error}: the run has diverged, and that step was not applied. Lower train.learning_rate or raise "
+                    "train.warmup, or leave such samples out with --on-nan rewind; checkpoints are in "
+                    f"{run.checkpoints}"
+                ) from None
             if tries[checkpoint] == _MOST_REWINDS:
                 raise UserError(
-                    f"{_MOST_REWINDS} times back to step {done:,}, and the gradient is still no number: it is not the "
-                    "samples. Lower train.learning_rate or raise train.warmup"
+                    f"{_MOST_REWINDS} times back to step {step_of(checkpoint) if checkpoint else 0:,}, and the "
+                    "gradient is still no number: it is not the samples. Lower train.learning_rate or raise "
+                    "train.warmup"
                 ) from None
             _leave_out(job, run, error.step, left_out)
         else:
-            return trainer
+            return loop
 
 
-def _from_where(run: RunFolder) -> Path | None:
+def _from_where(run: RunFolder) -> tuple[Path | None, list[int]]:
+    """Return the checkpoint to go on from, and the batches that are left out."""
     checkpoint = checkpoint_to_resume(run) if run.all_checkpoints() or run.record.get("status") != _NEW else None
     run.forget_metrics_after(step_of(checkpoint) if checkpoint else 0)
-    return checkpoint
+    return checkpoint, list(run.record.get("left_out_batches", []))
 
 
-def _check_model(model: Any, checkpoint: Path) -> None:
-    decided_by_the_first(lambda: refuse_another_model(checkpoint, model.config.to_dict()))
+def _loop(job: Job, checkpoint: Path | None) -> Loop:
+    """Return the model in training, as it was when the checkpoint was written."""
+    torch.manual_seed(job.recipe.seed)
+    if checkpoint and job.recipe.encoder.init:  # which may be gone; the checkpoint has all of it
+        model = load_model(checkpoint)
+    else:
+        model = build_model(job.recipe, job.data.vocabulary)
+        if checkpoint:
+            load_weights(checkpoint, model)
+    loop = Loop(job.recipe, job.steps, model, own_device(), step_of(checkpoint) if checkpoint else 0)
+    if checkpoint:
+        load_progress(checkpoint, loop)
+    return loop
 
 
-def _advice(error: NonFinite, run: RunFolder) -> UserError:
-    return UserError(
-        f"{error}: the run has diverged, and that step was not applied. Lower train.learning_rate or raise "
-        f"train.warmup, or leave such samples out with --on-nan rewind; checkpoints are in {run.checkpoints}"
-    )
+def _train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Sequence[int]) -> None:
+    validation = job.validation_samples()
+    if validation is None:
+        say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
+    peak = measured_peak(loop.device, loop.dtype or torch.float32) * world_size()
+    progress = Progress(loop.done, job.steps, job.batch_tokens, job.flops(job.steps) / job.steps / peak)
+    listeners: list[Listener] = [Metrics(run, job.batch_tokens, job.flops), progress, LossWatch(job.steps)]
+    listeners = [*listeners, TensorBoard(run)] if is_first() else []
+
+    def log(values: dict[str, float]) -> None:
+        for listener in listeners:
+            listener(loop.done, values)
+
+    def is_stopped() -> bool:
+        progress.move(loop.done)
+        return stop.is_asked()
+
+    try:
+        run_loop(
+            loop,
+            job.batches(loop.done, left_out),
+            job.accumulation,
+            log=log,
+            validate=(lambda: {"eval_loss": loop.validate(job.validation_batches(validation))}) if validation else None,
+            save=lambda: save_checkpoint(loop, run),
+            is_stopped=is_stopped,
+        )
+        stop.largest_of_all.settled()
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 def _leave_out(job: Job, run: RunFolder, step: int, left_out: Sequence[int]) -> None:
@@ -165,51 +229,19 @@ def _leave_out(job: Job, run: RunFolder, step: int, left_out: Sequence[int]) -> 
     decided_by_the_first(lambda: run.update(left_out_batches=[*left_out, number]))
 
 
-def build_trainer(
-    job: Job, run: RunFolder, model: Any, done: int, stop: StopOnRequest, left_out: Sequence[int] = ()
-) -> PretrainingTrainer:
-    """Return the Trainer of a run, ready to train; `done` steps were done before."""
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")  # the Trainer's only way to be told
-    validation = job.validation_samples()
-    if validation is None:
-        say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
-    arguments = training_arguments(job.recipe, run, job.steps, validation is not None)
-    kind = mixed_precision(job.recipe.train.precision)
-    peak = measured_peak(arguments.device, kind or torch.float32) * arguments.world_size
-    trainer = PretrainingTrainer(
-        model=model,
-        args=arguments,
-        data_collator=job.collator(),
-        eval_collator=job.validation_collator(),
-        train_dataset=job.train_samples(done, left_out),
-        eval_dataset=validation,
-        callbacks=[
-            MetricsCallback(run, job.batch_tokens, job.flops, validation is not None),
-            ProgressCallback(job.batch_tokens, job.flops(job.steps) / job.steps / peak),
-            StepRandomness(job.recipe.seed),
-            LossWatch(),
-            stop,
-        ],
-        checkpoints=CheckpointWriter(run, job.recipe.train.keep_checkpoints),
-        row_flops=job.row_flops,
-        attention=partial(attention_kernels, arguments.device, kind, job.recipe.length),
-        sharded=job.recipe.train.sharded,
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) -> None:
-    recipe = job.recipe
-    parameters = sum(weight.numel() for weight in trainer.model.encoder.parameters())
+def _announce(job: Job, run: RunFolder, loop: Loop) -> None:
+    recipe, done = job.recipe, loop.done
+    parameters = sum(weight.numel() for weight in loop.model.encoder.parameters())
     precision = precision_name(recipe.train.precision)
     precisions = run.record.get("precision") or (["fp32"] if done else [])
     if done and precisions[-1] != precision:
         say(f"the run was in {precisions[-1]} so far and goes on in {precision}")
+    if idle := idle_devices():
+        say(f"{idle} more GPU(s) of this machine could take part: torchrun --nproc-per-node gpu -m latemask pretrain …")
     if is_first():
         if precisions[-1:] != [precision]:
             precisions = [*precisions, precision]
-        several = {"processes": world_size(), "sharded": trainer.sharded, "precision": precisions}
+        several = {"processes": world_size(), "sharded": loop.is_sharded, "precision": precisions}
         run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
@@ -218,54 +250,37 @@ def _announce(job: Job, run: RunFolder, trainer: PretrainingTrainer, done: int) 
     )
 
 
-def _stopped(job: Job, run: RunFolder, step: int, stop: StopOnRequest) -> None:
-    decided_by_the_first(lambda: _say_how_to_go_on(job, run, step, stop))
+# Stop, or finish
 
 
-def _say_how_to_go_on(job: Job, run: RunFolder, step: int, stop: StopOnRequest) -> None:
+def _say_how_to_go_on(job: Job, run: RunFolder, step: int, stop: StopRequest) -> None:
     run.update(status="stopped", stopped_at=step)
-    several = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m"]
-    command = shlex.join(
-        [
-            *(several if world_size() > 1 else []),
-            "latemask",
-            "pretrain",
-            str(run.recipe_file),
-            *(word for argument in job.data.arguments for word in ("--data", argument)),
-            "--out",
-            str(run.path),
-            "--resume",
-        ]
-    )
-    message = f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {command}"
+    data = [word for argument in job.data.arguments for word in ("--data", argument)]
+    words = [*launcher(), "latemask", "pretrain", str(run.recipe_file), *data, "--out", str(run.path), "--resume"]
+    message = f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {shlex.join(words)}"
     if stop.received is None:
         raise TimeIsUp(message)
     raise Interrupted(message, stop.received)
 
 
-def _finish(job: Job, run: RunFolder, trainer: PretrainingTrainer) -> None:
-    aside = run.path / ".model"
-    if is_first():
-        shutil.rmtree(aside, ignore_errors=True)
-    trainer.save_model(str(aside))  # all processes: each has its part
-    decided_by_the_first(lambda: _finished(job, run, aside))
+def _finish(job: Job, run: RunFolder, loop: Loop) -> None:
+    weights = model_state(loop)  # all processes: each has its part
+    decided_by_the_first(lambda: _finished(job, run, loop, weights))
     say(f"finished: {run.path}\nencoder:  {run.encoder}")
     if is_first():
-        _write_report(run)
+        try:
+            say(f"report:   {write_page(run.path)}")
+        except Exception as error:  # whatever a drawing may run into: the run is finished, and whole without it
+            say(f"no report was written: {error}")
 
 
-def _finished(job: Job, run: RunFolder, aside: Path) -> None:
+def _finished(job: Job, run: RunFolder, loop: Loop, weights: Any) -> None:
+    aside = run.path / ".model"
+    shutil.rmtree(aside, ignore_errors=True)
+    loop.model.save_pretrained(str(aside), state_dict=weights)
     copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)
     seal(aside)
     replace_folder(aside, run.model)  # one may be there: a crash before the run was marked finished
     run.update(tokens=job.steps * job.batch_tokens, flops=job.flops(job.steps))
     export(run.path, out=run.encoder, overwrite=True)
     run.update(status="finished")
-
-
-def _write_report(run: RunFolder) -> None:
-    """Write the page about the run; the run is whole without it."""
-    try:
-        say(f"report:   {write_page(run.path)}")
-    except Exception as error:  # whatever a drawing may run into: the run is finished
-        say(f"no report was written: {error}")

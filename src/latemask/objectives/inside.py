@@ -8,13 +8,15 @@ B batch, V visible, M masked, R corrupted, P = M + R predicted, D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from latemask.model.families import Family, Rotation, merge_heads
+from latemask.families import Rotation, merge_heads
 
 
 def take_slots(states: Tensor, slots: Tensor) -> Tensor:
@@ -22,16 +24,45 @@ def take_slots(states: Tensor, slots: Tensor) -> Tensor:
     return states.gather(1, slots.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
 
 
+def checkpointed(is_on: bool, layer: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Run a layer; with gradient checkpointing, keep nothing of it but what went in."""
+    return checkpoint(layer, *arguments, use_reentrant=False) if is_on else layer(*arguments)
+
+
 class JoinedLayers:
     """The encoder's last layers over a stream of V visible positions and M [MASK]s behind them."""
 
-    def __init__(self, family: Family, encoder: Any, layers: int, two_way: bool):
-        self.family = family
-        self.layers = list(family.layers(encoder))[-layers:]
+    def __init__(self, model: Any, layers: int, two_way: bool):
+        self.encoder, self.family = model.encoder, model.family
+        self.layers = list(self.family.layers(self.encoder))[-layers:]
         self.two_way = two_way
+        self.saves_memory = model.is_gradient_checkpointing and model.training
+
+    def predicted(
+        self,
+        visible: Tensor,
+        mask_vector: Tensor,
+        visible_positions: Tensor,
+        masked_positions: Tensor,
+        corrupted_slots: Tensor | None,
+    ) -> Tensor:
+        """Let [MASK]s join the visible states [B, V, D]; return states where something is predicted [B, P, D]."""
+        stream, rotation = self.stream(visible, mask_vector, visible_positions, masked_positions)
+        predicted = self.run_to_predictions(stream, rotation, visible.shape[1], corrupted_slots)
+        return self.family.final_norm(self.encoder, predicted)
+
+    def stream(
+        self, visible: Tensor, mask_vector: Tensor, visible_positions: Tensor, masked_positions: Tensor
+    ) -> tuple[Tensor, Rotation | None]:
+        """Return [visible ; [MASK]s] [B, V + M, D], and its rotation."""
+        vectors = mask_vector.expand(*masked_positions.shape, -1)
+        masks = self.family.embed(self.encoder, masked_positions, vectors=vectors)
+        stream = torch.cat((visible, masks), dim=1)
+        positions = torch.cat((visible_positions, masked_positions), dim=1)
+        return stream, self.family.rotation(self.encoder, stream, positions)
 
     def run(self, stream: Tensor, rotation: Rotation | None, visible: int) -> Tensor:
-        """Run every layer on all positions: [B, V + M, D]."""
+        """Run every layer on all positions: [B, V + M, D]. The oracle of the tests."""
         for layer in self.layers:
             stream = self._layer(layer, stream, rotation, visible)
         return stream
@@ -42,8 +73,8 @@ class JoinedLayers:
         """Like `run`, but the last layer works only where something is predicted: [B, P, D], masked then corrupted."""
         *others, last = self.layers
         for layer in others:
-            stream = self._layer(layer, stream, rotation, visible)
-        return self._last_layer(last, stream, rotation, visible, corrupted_slots)
+            stream = checkpointed(self.saves_memory, self._layer, layer, stream, rotation, visible)
+        return checkpointed(self.saves_memory, self._last_layer, last, stream, rotation, visible, corrupted_slots)
 
     def _layer(self, layer: Any, stream: Tensor, rotation: Rotation | None, visible: int) -> Tensor:
         normed = self.family.before_attention(layer, stream)
@@ -63,20 +94,15 @@ class JoinedLayers:
         normed = self.family.before_attention(layer, stream)
         keys, values = self.family.keys_values(layer, normed, rotation)
         slots = _predicted_slots(stream, visible, corrupted_slots)
-        queries = self.family.queries(layer, take_slots(normed, slots), _rotation_at(rotation, slots))
+        turned = None if rotation is None else (take_slots(rotation[0], slots), take_slots(rotation[1], slots))
+        queries = self.family.queries(layer, take_slots(normed, slots), turned)
         corrupted = slots.shape[1] - (stream.shape[1] - visible)
         attended = self._attend(layer, queries[:, :, :corrupted], queries[:, :, corrupted:], keys, values, visible)
         predicted = self.family.after_attention(layer, attended, take_slots(stream, slots))
         return torch.cat((predicted[:, corrupted:], predicted[:, :corrupted]), dim=1) if corrupted else predicted
 
     def _attend(
-        self,
-        layer: Any,
-        from_visible: Tensor,
-        from_masked: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        visible: int,
+        self, layer: Any, from_visible: Tensor, from_masked: Tensor, keys: Tensor, values: Tensor, visible: int
     ) -> Tensor:
         """Attend from visible queries (may be none) and from [MASK]s; [B, queries, D] in that order."""
         dropout = self.family.attention_dropout(layer) if layer.training else 0.0
@@ -94,7 +120,3 @@ def _predicted_slots(stream: Tensor, visible: int, corrupted_slots: Tensor | Non
     """Slots of the stream that are predicted: the corrupted ones among the visible, then all [MASK]s."""
     masked = torch.arange(visible, stream.shape[1], device=stream.device).expand(stream.shape[0], -1)
     return masked if corrupted_slots is None else torch.cat((corrupted_slots, masked), dim=1)
-
-
-def _rotation_at(rotation: Rotation | None, slots: Tensor) -> Rotation | None:
-    return None if rotation is None else (take_slots(rotation[0], slots), take_slots(rotation[1], slots))

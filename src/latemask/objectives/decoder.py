@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latemask.model.families import merge_heads, split_heads
-from latemask.model.inside import take_slots
-
-FFN_FACTOR = 4
+from latemask.families import merge_heads, split_heads
+from latemask.objectives.costs import DECODER_FFN_FACTOR
+from latemask.objectives.inside import checkpointed, take_slots
 
 
 class RelativeBias(nn.Module):
@@ -70,8 +69,8 @@ class FeedForward(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.wide = nn.Linear(width, FFN_FACTOR * width)
-        self.narrow = nn.Linear(FFN_FACTOR * width, width)
+        self.wide = nn.Linear(width, DECODER_FFN_FACTOR * width)
+        self.narrow = nn.Linear(DECODER_FFN_FACTOR * width, width)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return what is added to the states."""
@@ -145,6 +144,7 @@ class Decoder(nn.Module):
     def __init__(self, kind: str, layers: int, width: int, heads: int, length: int, positions: str):
         super().__init__()
         self.kind = kind
+        self.saves_memory = False
         self.memory_norm = nn.LayerNorm(width)
         self.layers = nn.ModuleList(LAYERS[kind](width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
@@ -172,9 +172,9 @@ class Decoder(nn.Module):
             stream, bias, slots = self._full_stream(memory, masks, visible_positions, masked_positions, corrupted_slots)
         *others, last = self.layers
         for layer in others:
-            stream = layer(stream, memory, bias)
+            stream = checkpointed(self.saves_memory, layer, stream, memory, bias)
         if slots is None or prune:
-            return self.norm(last(stream, memory, bias, slots))
+            return self.norm(checkpointed(self.saves_memory, last, stream, memory, bias, slots))
         return self.norm(take_slots(last(stream, memory, bias), slots))
 
     def _placed(self, states: Tensor, positions: Tensor) -> Tensor:

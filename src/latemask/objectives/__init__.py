@@ -1,0 +1,126 @@
+"""Objectives: what is learnt. One file each, with all that concerns it.
+
+An objective owns its options, its batch, its forward pass, its cost, how it fills a mask, and its words in cards and
+reports. It is one object without state: weights live in the model, which is an argument. Importing one loads no torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from latemask.families import FAMILIES
+from latemask.masking.masks import Masks
+from latemask.objectives.costs import Flops, Weights, linear, norm
+from latemask.recipe import OBJECTIVES, Recipe
+from latemask.text.tokenizer import Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["OBJECTIVES", "Flops", "NoOptions", "Objective", "Weights"]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of an objective that has none."""
+
+
+class Objective(ABC):
+    """What the rest of the house asks of an objective."""
+
+    section: str | None = None
+    """The name of its options in a recipe; none where it has none."""
+    Options: type = NoOptions
+    """Its options: a frozen dataclass, with a default and a line of help for each."""
+    is_baseline = False
+    """Whether the others are held against it in comparisons."""
+
+    # What a recipe makes of it
+
+    def problem(self, recipe: Recipe) -> str | None:
+        """Say what in a recipe it cannot do."""
+        return None
+
+    # The batch
+
+    @abstractmethod
+    def batch(self, ids: np.ndarray, masks: Masks, vocabulary: Vocabulary, options: Any) -> dict[str, np.ndarray]:
+        """Lay out one batch from the true rows [B, L] and their masks; `labels` [B, P] must be in it."""
+
+    # The model
+
+    def settings(self, recipe: Recipe) -> dict[str, Any]:
+        """Return what its model must know beside the encoder's config: written into config.json."""
+        return {}
+
+    def add_weights(self, model: Any, settings: Any) -> None:
+        """Give the model what it has beside encoder and head."""
+        return
+
+    def start(self, model: Any) -> None:
+        """Set the first values of those weights, where they are not what transformers would draw."""
+        return
+
+    def start_from(self, model: Any, vocabulary: Vocabulary) -> None:
+        """The same where the encoder was trained before."""
+        return
+
+    @abstractmethod
+    def forward(self, model: Any, *args: Any, **batch: Any) -> Any:
+        """Return the loss or, without labels, the logits [B, P, vocabulary]; usually by `model.predict`."""
+
+    def layers_run_whole(self, model: Any) -> int | None:
+        """Return how many of the encoder's first layers run as they are; None: all of them."""
+        return None
+
+    @abstractmethod
+    def fill_batch(self, ids: Tensor, is_mask: Tensor) -> dict[str, Tensor]:
+        """Return what `forward` takes to fill the masks of one text [S]."""
+
+    # The cost, of a recipe that is spelled out and whose mask rate stays
+
+    @abstractmethod
+    def flops(self, recipe: Recipe, pruned: bool = True) -> Flops:
+        """Count the forward pass of one sequence; `pruned`: the last layer works only where something is predicted."""
+
+    def weights(self, recipe: Recipe) -> Weights:
+        """Count the weights."""
+        encoder = recipe.encoder
+        assert encoder.vocab_size is not None
+        d = encoder.width
+        return Weights(
+            words=encoder.vocab_size * d,
+            layers=FAMILIES[encoder.family].weights(encoder, recipe.max_length),
+            decoder=self.added_weights(recipe),
+            head=linear(d, d) + norm(d) + encoder.vocab_size,
+        )
+
+    def added_weights(self, recipe: Recipe) -> int:
+        """Count what `add_weights` adds."""
+        return 0
+
+    @abstractmethod
+    def kept_numbers(self, recipe: Recipe, scores: bool) -> float:
+        """Count what the forward pass of a row keeps for the backward pass; with `scores`, attention's too."""
+
+    # Words
+
+    def words(self, recipe: Recipe) -> list[str]:
+        """Return what tells this run's method from another's, beside the mask rate: a word or two each."""
+        return []
+
+    @abstractmethod
+    def where(self, recipe: Recipe) -> str:
+        """Say where the [MASK]s are, for a plan."""
+
+    card = ""
+    """How the encoder was trained, for its model card: follows `pre-trained with latemask:`."""
+    mask_note = ""
+    """What the reader of the card must know of the <mask> token."""
+
+
+from latemask.objectives import early, late  # noqa: E402, F401  (they register themselves)

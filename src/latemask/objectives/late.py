@@ -1,0 +1,242 @@
+"""Late masking (3ML): the encoder sees visible tokens only; the [MASK]s join later.
+
+B batch, V visible, M masked, R corrupted (visible and predicted), P = M + R predicted, S = V + M, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from latemask.families import Layer, LayerFacts
+from latemask.masking.masks import Masks, slots_of
+from latemask.objectives import OBJECTIVES, Flops, Objective
+from latemask.objectives.costs import DECODER_FFN_FACTOR, head_flops, head_kept, layer_of, linear, norm
+from latemask.recipe import Recipe
+from latemask.text.tokenizer import Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kind = Literal["inside", "self", "cross", "cross-only"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Where the [MASK]s join (late masking only)."""
+
+    kind: Kind = "inside"
+    """In the encoder's own last layers, or in a separate decoder that is thrown away."""
+    layers: int = 2
+    """How many layers see the [MASK]s."""
+    two_way: bool = False
+    """Let visible positions attend to [MASK]s, too (inside only)."""
+    positions: Literal["relative", "absolute"] = "relative"
+    """How a separate decoder knows positions: a learned bias over the distance, or its own table as in the paper."""
+
+
+@OBJECTIVES.register("late")
+class LateMasking(Objective):
+    """A stock encoder pre-trained with [MASK]s that join `inside` its last layers or at a decoder."""
+
+    section = "join"
+    Options = Join
+    card = "late masking, the encoder saw only visible tokens"
+    mask_note = """ The row of
+`<mask>` in the word table was never trained (the encoder never saw one), so `fill-mask` pipelines do not apply."""
+
+    def problem(self, recipe: Recipe) -> str | None:
+        """Some positions must be masked, and there must be layers to join."""
+        encoder, join = recipe.encoder, recipe.options
+        if min(recipe.at(0).counts.masked, recipe.at(1).counts.masked) < 1:
+            return "mask.random + mask.keep leave no position masked; late masking needs some"
+        if join.layers < 1:
+            return f"join.layers is {join.layers}; at least one layer must see the [MASK]s"
+        known = encoder.init is None or encoder.ffn_width is not None  # else the layers will be the checkpoint's
+        if join.kind == "inside" and known and join.layers > encoder.layers:
+            return f"join.layers {join.layers} is more than encoder.layers {encoder.layers}; inside needs that many"
+        if join.two_way and join.kind != "inside":
+            return f"join.two_way is for join.kind inside; a '{join.kind}' decoder has its own layers"
+        return None
+
+    # The batch
+
+    def batch(self, ids: np.ndarray, masks: Masks, vocabulary: Vocabulary, options: Any) -> dict[str, np.ndarray]:
+        """Hidden positions are not in the encoder's input at all.
+
+        visible_ids, visible_positions [B, V]; masked_positions [B, M]; corrupted_slots [B, R], where predicted
+        positions that stayed visible stand among the visible; labels [B, P], first of the masked, then the corrupted.
+        """
+        return {
+            "visible_ids": np.take_along_axis(masks.ids, masks.visible, axis=1),
+            "visible_positions": masks.visible,
+            "masked_positions": masks.masked,
+            "corrupted_slots": slots_of(masks.corrupted, masks.visible, ids.shape[1]),
+            "labels": np.take_along_axis(ids, np.concatenate([masks.masked, masks.corrupted], axis=1), axis=1),
+        }
+
+    # The model
+
+    def settings(self, recipe: Recipe) -> dict[str, Any]:
+        """Return how the [MASK]s join."""
+        join = recipe.options
+        return {
+            "join": join.kind,
+            "join_layers": join.layers,
+            "two_way": join.two_way,
+            "positions": join.positions,
+            "length": recipe.max_length,
+        }
+
+    def add_weights(self, model: Any, settings: Any) -> None:
+        """Add the [MASK] vector, and a decoder unless the [MASK]s join inside."""
+        import torch
+
+        if settings.join not in KINDS:
+            raise ValueError(f"join must be one of {', '.join(KINDS)}, not {settings.join!r}")
+        width, heads = settings.encoder.hidden_size, settings.encoder.num_attention_heads
+        # Not a row of the word table: what a [MASK] is has nothing to do with what a word means.
+        model.mask_vector = torch.nn.Parameter(torch.empty(width))
+        model.decoder = None
+        if settings.join != "inside":
+            from latemask.objectives.decoder import Decoder
+
+            shape = (settings.join_layers, width, heads, settings.length, settings.positions)
+            model.decoder = Decoder(settings.join, *shape)
+
+    def start(self, model: Any) -> None:
+        """Draw the [MASK] vector; a relative bias starts local."""
+        model.mask_vector.normal_(std=model.config.initializer_range)
+        if model.decoder is not None and model.decoder.relative_bias is not None:
+            model.decoder.relative_bias.weight.copy_(model.decoder.relative_bias.start())
+
+    def start_from(self, model: Any, vocabulary: Vocabulary) -> None:
+        """Take the encoder's word vector for <mask>."""
+        model.mask_vector.copy_(model.words[vocabulary.mask])
+
+    def forward(
+        self,
+        model: Any,
+        *,
+        visible_ids: Tensor,
+        visible_positions: Tensor,
+        masked_positions: Tensor,
+        corrupted_slots: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        """Encode, join, predict."""
+        visible = model.encode(visible_ids, visible_positions, self.layers_run_whole(model))
+        if corrupted_slots is not None and not corrupted_slots.shape[1]:
+            corrupted_slots = None
+        if model.decoder is not None:
+            model.decoder.saves_memory = model.is_gradient_checkpointing and model.training
+            states = model.decoder(visible, model.mask_vector, visible_positions, masked_positions, corrupted_slots)
+            return model.predict(states, labels)
+        from latemask.objectives.inside import JoinedLayers
+
+        joined = JoinedLayers(model, model.config.join_layers, model.config.two_way)
+        states = joined.predicted(visible, model.mask_vector, visible_positions, masked_positions, corrupted_slots)
+        return model.predict(states, labels)
+
+    def layers_run_whole(self, model: Any) -> int | None:
+        """All, or those before the join."""
+        return None if model.decoder is not None else model.config.encoder.num_hidden_layers - model.config.join_layers
+
+    def fill_batch(self, ids: Tensor, is_mask: Tensor) -> dict[str, Tensor]:
+        """Take the masks out."""
+        positions = ids.new_ones(ids.shape).cumsum(0) - 1
+        return {
+            "visible_ids": ids[None, ~is_mask],
+            "visible_positions": positions[None, ~is_mask],
+            "masked_positions": positions[None, is_mask],
+        }
+
+    # The cost
+
+    def flops(self, recipe: Recipe, pruned: bool = True) -> Flops:
+        """The encoder pays for visible tokens; [MASK]s for the layers that they join."""
+        layer, counts = layer_of(recipe), recipe.counts
+        if recipe.options.kind == "inside":
+            return Flops(self._inside(recipe, layer, pruned), 0, head_flops(recipe))
+        seen = recipe.encoder.layers * layer.flops(counts.visible, counts.visible)
+        return Flops(seen, self._decoder(recipe, pruned), head_flops(recipe))
+
+    def _inside(self, recipe: Recipe, layer: Layer, pruned: bool) -> float:
+        counts, joined = recipe.counts, recipe.options.layers
+        visible, masked, corrupted = counts.visible, counts.masked, counts.corrupted
+        stream = visible + masked
+        if recipe.options.two_way:
+            every, last = stream * stream, counts.predicted * stream
+        else:
+            every = visible * visible + masked * stream
+            last = corrupted * visible + masked * stream
+        whole = layer.flops(stream, stream, every)
+        return (
+            (recipe.encoder.layers - joined) * layer.flops(visible, visible)
+            + (joined - 1) * whole
+            + (layer.flops(counts.predicted, stream, last) if pruned else whole)
+        )
+
+    def _decoder(self, recipe: Recipe, pruned: bool) -> float:
+        counts, join, d = recipe.counts, recipe.options, recipe.encoder.width
+        layer = Layer(LayerFacts(), d, DECODER_FFN_FACTOR * d, recipe.encoder.heads)
+        visible, predicted = counts.visible, counts.predicted
+        if join.kind == "cross-only":
+            return join.layers * layer.flops(predicted, visible)
+        stream = visible + counts.masked
+        at_last = predicted if pruned else stream
+        total = (join.layers - 1) * layer.flops(stream, stream) + layer.flops(at_last, stream)
+        if join.kind == "cross":
+            total += (join.layers - 1) * layer.attention(stream, visible) + layer.attention(at_last, visible)
+        return total
+
+    def added_weights(self, recipe: Recipe) -> int:
+        """The [MASK] vector and the decoder."""
+        d, join = recipe.encoder.width, recipe.options
+        if join.kind == "inside":
+            return d
+        attentions, wide = 2 if join.kind == "cross" else 1, DECODER_FFN_FACTOR * d
+        a_layer = attentions * (4 * linear(d, d) + norm(d)) + norm(d) + linear(d, wide) + linear(wide, d)
+        relative = (2 * recipe.max_length - 1) * recipe.encoder.heads
+        places = relative if join.positions == "relative" else recipe.max_length * d
+        return d + join.layers * a_layer + 2 * norm(d) + places
+
+    def kept_numbers(self, recipe: Recipe, scores: bool) -> float:
+        """Visible positions in the encoder; all of them where the [MASK]s have joined."""
+        counts, join, layer = recipe.counts, recipe.options, layer_of(recipe)
+        v, s = counts.visible, counts.visible + counts.masked
+        before = 2 * v * recipe.encoder.width + head_kept(recipe)
+        if join.kind != "inside":
+            return before + recipe.encoder.layers * layer.kept(v, scores) + self._decoder_kept(recipe, scores)
+        joined = (join.layers - 1) * layer.kept_joined(s, scores) + layer.kept_last(counts.predicted, s, scores)
+        return before + (recipe.encoder.layers - join.layers) * layer.kept(v, scores) + joined
+
+    def _decoder_kept(self, recipe: Recipe, scores: bool) -> float:
+        """With a bias over the distance, attention keeps its scores; without, only by plain products."""
+        counts, join, d = recipe.counts, recipe.options, recipe.encoder.width
+        v, p, s = counts.visible, counts.predicted, counts.visible + counts.masked
+        wide, relative = 2 * DECODER_FFN_FACTOR * d, join.positions == "relative"
+        h = recipe.encoder.heads if relative or scores else 0
+        distance = 2 if relative else 0  # an integer of eight bytes
+        kept = 2 * v * d
+        if join.kind == "cross-only":
+            return kept + distance * p * v + join.layers * (p * (6 * d + wide) + 2 * v * d + h * p * v)
+        kept += (h + distance) * s * s + (join.layers - 1) * (s * (8 * d + wide) + h * s * s)
+        kept += 3 * s * d + p * (7 * d + wide) + h * p * s
+        if join.kind == "cross":
+            kept += (join.layers - 1) * (2 * v * d + 4 * s * d + h * s * v) + 3 * v * d + 4 * p * d + h * p * v
+        return kept
+
+    # Words
+
+    def words(self, recipe: Recipe) -> list[str]:
+        """How the [MASK]s join."""
+        return [f"{recipe.options.kind} {recipe.options.layers}"]
+
+    def where(self, recipe: Recipe) -> str:
+        """The same, as a sentence."""
+        join = recipe.options
+        return f"[MASK]s join {join.kind}, {join.layers} layer{'s' if join.layers > 1 else ''}"

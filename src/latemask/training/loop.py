@@ -1,0 +1,191 @@
+"""The training step, and the loop around it. What is trained is also what is calibrated and benchmarked.
+
+batch → loss, accumulated → backward → norm → finite? → optimizer → schedule → log, validate, save, stop
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from latemask.ground.errors import UserError
+from latemask.ground.precision import attention_kernels, mixed_precision
+from latemask.ground.processes import rank, sum_over_all, world_size
+from latemask.masking.batches import Batch
+from latemask.masking.randomness import Stream, key
+from latemask.recipe import OPTIMIZERS, SCHEDULES, Recipe
+
+LOOK_EVERY = 20  # steps after which a GPU is asked whether all gradients were numbers; a CPU is asked after each
+_RANK_BITS = 40
+
+
+class NonFinite(UserError):
+    """A step whose gradient is no number. Neither it nor any later one was applied."""
+
+    def __init__(self, step: int, norm: float):
+        super().__init__(f"the gradient is {norm} at step {step}")
+        self.step = step
+
+
+class Loop:
+    """A model in training: its weights, its optimizer, and how many steps are done."""
+
+    def __init__(self, recipe: Recipe, steps: int, model: Any, device: torch.device, done: int = 0):
+        train = recipe.train
+        self.recipe, self.steps, self.device, self.done = recipe, steps, device, done
+        self.dtype = mixed_precision(train.precision)
+        self.is_sharded = train.sharded and world_size() > 1
+        self.model = model.to(device).train()
+        self.wrapped = self._wrapped()
+        self.optimizer = OPTIMIZERS[train.optimizer](self.model, train)
+        self.peaks = [group["lr"] for group in self.optimizer.param_groups]
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
+        self.loss_sum = torch.zeros((), device=device)
+        """Of the losses since the last log line, of this process."""
+        self.logged_at = done
+        self.norm = torch.zeros((), device=device)
+        self.first_bad = torch.zeros(2, device=device)
+        """The first step whose gradient was no number, and its norm; zeros while there is none. Kept on the device."""
+
+    def _wrapped(self) -> Any:
+        """Let the processes share the work: FSDP splits the weights, DDP gives each a copy."""
+        if self.is_sharded:
+            layers = self.model.family.layers(self.model.encoder)
+            for layer in layers[: self.model.objective.layers_run_whole(self.model)]:  # the others run in pieces
+                fully_shard(layer)
+            return fully_shard(self.model)
+        if world_size() > 1:
+            return DistributedDataParallel(self.model, [self.device] if self.device.type != "cpu" else None)
+        return self.model
+
+    # The step
+
+    def step(self, batches: Sequence[Batch]) -> None:
+        """Take one optimizer step on the rows of all batches."""
+        self._start_randomness()
+        for number, batch in enumerate(batches, 1):
+            with self._synchronising(number == len(batches)):
+                with self.computing():
+                    loss = self.wrapped(**batch.to(self.device)).loss / len(batches)
+                self.scaler.scale(loss).backward()
+            self.loss_sum += loss.detach()
+        self.scaler.unscale_(self.optimizer)
+        self.norm = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip or math.inf))
+        self._refuse_what_is_no_number()
+        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            group["lr"] = peak * self.rate()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.done += 1
+
+    def rate(self) -> float:
+        """Return the share of the peak learning rate for the next step."""
+        train = self.recipe.train
+        return SCHEDULES[train.schedule](self.done, round(train.warmup * self.steps), self.steps)
+
+    def computing(self) -> ExitStack:
+        """Return the context of a forward pass: its precision and attention kernels."""
+        contexts = ExitStack()
+        contexts.enter_context(torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None))
+        contexts.enter_context(attention_kernels(self.device, self.dtype, self.recipe.length))
+        return contexts
+
+    def _start_randomness(self) -> None:
+        """Make dropout a pure function of (seed, step, process): a resumed run draws what it would have drawn."""
+        index = np.array([(rank() << _RANK_BITS) + self.done])
+        torch.manual_seed(int(key(self.recipe.seed, Stream.DROPOUT, index)[0] >> np.uint64(1)))
+
+    def _synchronising(self, is_last: bool) -> AbstractContextManager[None]:
+        """With DDP, exchange gradients once a step: with the last of its batches."""
+        if isinstance(self.wrapped, DistributedDataParallel) and not is_last:
+            return self.wrapped.no_sync()
+        return nullcontext()
+
+    def _refuse_what_is_no_number(self) -> None:
+        """Keep a gradient that is no number, and all after it, from being applied: no weight is ever touched by it.
+
+        A fused optimizer looks at `found_inf` where the gradients are, so that nobody waits for a GPU. (In fp16 the
+        scaler does so, and such a step is no more than passed over.)
+        """
+        if self.scaler.is_enabled():
+            return
+        is_new = ~torch.isfinite(self.norm) & (self.first_bad[0] == 0)
+        self.first_bad = torch.where(
+            is_new, torch.stack((self.norm.new_tensor(self.done + 1), self.norm)), self.first_bad
+        )
+        looks_itself = self.optimizer.defaults.get("fused") and not self.is_sharded
+        if looks_itself:
+            self.optimizer.found_inf = (self.first_bad[0] > 0).float()
+        if not looks_itself or self.device.type == "cpu" or self.done % LOOK_EVERY == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Ask whether all gradients so far were numbers."""
+        step, norm = self.first_bad.tolist()
+        if step:
+            raise NonFinite(int(step), norm)
+
+    # Around the steps
+
+    def logged(self) -> dict[str, float]:
+        """Return what a log line says of the steps since the last one."""
+        self.look()
+        mean = sum_over_all(self.loss_sum).item() / world_size() / (self.done - self.logged_at)
+        self.loss_sum.zero_()
+        self.logged_at = self.done
+        return {"loss": mean, "learning_rate": self.optimizer.param_groups[0]["lr"], "grad_norm": self.norm.item()}
+
+    @torch.no_grad()
+    def validate(self, batches: Iterable[tuple[Batch, int]]) -> float:
+        """Return the mean loss over all rows that count, whoever has which; a batch comes with how many of its do."""
+        self.look()
+        total = torch.zeros(2, dtype=torch.float64)
+        self.model.eval()
+        for batch, rows in batches:
+            with self.computing():
+                loss = self.model(**batch.to(self.device)).loss
+            total += torch.tensor([float(loss) * rows, rows], dtype=torch.float64)
+        self.model.train()
+        loss_sum, row_count = sum_over_all(total).tolist()
+        return loss_sum / row_count
+
+
+def run_loop(
+    loop: Loop,
+    batches: Iterator[Batch],
+    accumulation: int,
+    *,
+    log: Callable[[dict[str, float]], None],
+    validate: Callable[[], dict[str, float]] | None,
+    save: Callable[[], None],
+    is_stopped: Callable[[], bool],
+) -> None:
+    """Train to the end, or until somebody stops it; then there is a checkpoint of the last step."""
+    train = loop.recipe.train
+    while loop.done < loop.steps:
+        loop.step([next(batches) for _ in range(accumulation)])
+        is_end, stops = loop.done == loop.steps, is_stopped()
+        if loop.done == 1 or loop.done % train.log_every == 0:
+            log(loop.logged())
+        if validate and (is_end or loop.done % train.eval_every == 0):
+            log(validate())
+        if is_end or stops or loop.done % train.save_every == 0:
+            loop.look()
+            save()
+        if stops:
+            return
+
+
+def _whole(norm: Tensor) -> Tensor:
+    """Return a norm as a plain tensor; a sharded one is put together from what each process has."""
+    return norm.full_tensor() if isinstance(norm, dist.tensor.DTensor) else norm
