@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from latemask.evaluation.methods import METHODS
@@ -48,7 +48,7 @@ class Protocol:
     """AdamW's epsilon."""
     clip: float = 1.0
     """Largest norm of a step's gradient; 0 clips nothing."""
-    method: str = "full"
+    method: str = field(default="full", metadata={"table": METHODS})
     """How the model is changed to be trained: full trains every weight of encoder and head."""
 
     def check(self) -> None:
