@@ -22,7 +22,7 @@ FineTuningPrecision = Literal["auto", "fp32", "bf16"]
 
 @dataclass(frozen=True)
 class Protocol:
-    """What all trials of a table share. Written into every record."""
+    """How fine-tuning is done: the same for all trials of a table, and written into every record."""
 
     epochs: int = 10
     """Most passes over the training rows."""
