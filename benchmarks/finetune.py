@@ -29,10 +29,10 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback
 
-from latemask.evaluation.cells import Prepared, prepare_task, run_cell
 from latemask.evaluation.encoders import Encoder, open_encoders
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.trials import Prepared, prepare_task, run_trial
 from latemask.ground.console import say
 from latemask.ground.precision import mixed_precision
 
@@ -84,7 +84,7 @@ def plain(encoder_folder: str, prepared: Prepared, collator: DataCollatorWithPad
 
 def ours(prepared: Prepared) -> float:
     start = time.perf_counter()
-    run_cell(prepared, LEARNING_RATE, seed=0)
+    run_trial(prepared, LEARNING_RATE, seed=0)
     return time.perf_counter() - start
 
 

@@ -142,7 +142,7 @@ def _finetuning(study: Study, arm: Arm, name: str, task: str) -> Job:
 def is_scored(study: Study, name: str, task: str) -> bool:
     """Whether a task of a run is done with all seeds."""
     path = study.results(name, task)
-    return path.is_file() and len(Results.read(path).cells) >= int(FINETUNING["seeds"])
+    return path.is_file() and len(Results.read(path).trials) >= int(FINETUNING["seeds"])
 
 
 def prepare_everything(study: Study) -> None:

@@ -13,7 +13,7 @@ from benchmarks.quality_tables import DOCUMENTS, blocks, up_to_date
 from latemask import pretrain
 from latemask.budget.flops import planned_steps, sequence_flops, spent
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import Cell, Results
+from latemask.evaluation.results import Results, Trial
 from latemask.recipe import BudgetRecipe, flat, load_recipe, spelled_out
 from latemask.sweeping import nested
 from tests.conftest import tiny_recipe
@@ -237,7 +237,7 @@ def write_scores(study: quality.Study, run: str, task: str, scores: list[float])
     constant = {"score": 0.5, "metrics": {}}
     results.tasks[task] = {"name": task, "identity": "t", "part": "part", "constant": constant}
     results.tasks[task] |= {"headline": ["accuracy"], "cut": {}}
-    results.cells = [Cell("e", task, 3e-4, seed, score, {}, 2, False) for seed, score in enumerate(scores)]
+    results.trials = [Trial("e", task, 3e-4, seed, score, {}, 2, False) for seed, score in enumerate(scores)]
     results.write()
 
 

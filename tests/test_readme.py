@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from latemask.cli import VERBS, main
+from latemask.evaluation.protocol import Protocol
 from latemask.text.builtin import builtin_files
 from tests.evaluation.conftest import write_glue
 
@@ -78,8 +79,8 @@ def test_the_python_of_the_readme_runs(workshop):
     small = workshop / "small"
     small.write_text(SMALL)
     code = blocks("README.md", "python")[1].replace("max_steps=1000", "max_steps=2")
-    code = code.replace('out="mood"', 'out="mood", seeds=1, epochs=1')
-    exec(code, {})
+    code = code.replace('out="mood"', 'out="mood", seeds=1, protocol=Protocol(epochs=1)')
+    exec(code, {"Protocol": Protocol})
     assert (workshop / "my-encoder" / "model.safetensors").is_file()
 
 

@@ -6,8 +6,7 @@ import pytest
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import Sequence
 
-from latemask.evaluation.features import IGNORED, featurize, make_collator
-from latemask.evaluation.predictions import UNSEEN, at_words
+from latemask.evaluation.features import IGNORED, UNSEEN, at_words, featurize, make_collator
 from latemask.evaluation.tasks import Examples
 
 

@@ -62,7 +62,7 @@ def test_finished_runs_are_not_run_again_and_more_can_be_asked_for(run, tmp_path
     assert after["cells"][:1] == before
     assert len(after["cells"]) == 2
     assert len(after["made_by"]) == 2
-    monkeypatch.setattr("latemask.evaluation.grid.run_cell", None)  # would raise if it were called
+    monkeypatch.setattr("latemask.evaluation.grid.run_trial", None)  # would raise if it were called
     assert run(*same, "--seeds", 2)[0] == 0
 
 

@@ -10,10 +10,10 @@ from pyarrow import parquet
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from latemask.cli import main
-from latemask.evaluation.best_model import keep_best
-from latemask.evaluation.cells import prepare_task, run_cell
+from latemask.evaluation.grid import keep_best
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results
+from latemask.evaluation.trials import prepare_task, run_trial
 from tests.evaluation.conftest import make_task
 
 TEXTS = ["a film of words", "bad", "", "the long long long days were good and\tgreat", "x\x1b[31m"]
@@ -23,9 +23,9 @@ def fine_tuned(encoder, folder, kind, **changes):
     """What `latemask finetune` leaves behind."""
     task = make_task(kind, columns={"text": "review", "text_pair": None}, **changes)
     prepared = prepare_task(encoder, task, Protocol(epochs=1, batch_size=8))
-    cell, model = run_cell(prepared, 5e-3, 0, keep=True)
+    trial, model = run_trial(prepared, 5e-3, 0, keep=True)
     folder.mkdir()
-    keep_best(folder / "model", Results(folder / "results.json", prepared.protocol))(cell, model, prepared)
+    keep_best(folder / "model", Results(folder / "results.json", prepared.protocol))(trial, model, prepared)
     return folder
 
 

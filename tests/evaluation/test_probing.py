@@ -11,7 +11,7 @@ import torch
 from latemask import UserError, probe
 from latemask.cli import main
 from latemask.evaluation.builtin_tasks import Document, builtin_documents, probe_tasks
-from latemask.evaluation.probes import accuracies, pooled
+from latemask.evaluation.probing import accuracies, pooled
 from latemask.text.builtin import builtin_files
 
 

@@ -8,49 +8,49 @@ import pytest
 
 from latemask import UserError
 from latemask.evaluation.display import as_csv, as_markdown, notes, show
-from latemask.evaluation.protocol import Protocol, checked_rates, default_learning_rate
-from latemask.evaluation.results import Cell, Results, summarised
+from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.results import Results, Trial, summarised
 
 TASK = {"identity": "t", "kind": "classification", "part": "", "cut": {}, "headline": ["accuracy"],
         "constant": {"score": 0.5, "metrics": {"accuracy": 0.5}}}  # fmt: skip
 
 
-def cell(score, seed=0, rate=1e-4, encoder="a", task="sst2", **changes):
-    return Cell(encoder, task, rate, seed, score, {"accuracy": score}, 2, **{"collapsed": False, **changes})
+def trial(score, seed=0, rate=1e-4, encoder="a", task="sst2", **changes):
+    return Trial(encoder, task, rate, seed, score, {"accuracy": score}, 2, **{"collapsed": False, **changes})
 
 
-def make_results(path, *cells, tasks=("sst2",), encoders=("a",), part=""):
+def make_results(path, *trials, tasks=("sst2",), encoders=("a",), part=""):
     results = Results.begin(path, Protocol(epochs=2))
     for encoder in encoders:
         for task in tasks:
             results.enter({"name": encoder, "identity": encoder}, {**TASK, "name": task, "part": part})
-    for one in cells:
+    for one in trials:
         results.add(one)
     return results
 
 
 def test_what_is_written_is_what_is_read(tmp_path):
-    results = make_results(tmp_path / "r.json", cell(0.8), cell(0.9, seed=1))
+    results = make_results(tmp_path / "r.json", trial(0.8), trial(0.9, seed=1))
     again = Results.read(tmp_path / "r.json")
-    assert again.cells == results.cells
+    assert again.trials == results.trials
     assert (again.protocol, again.encoders, again.tasks) == (results.protocol, results.encoders, results.tasks)
     record = json.loads((tmp_path / "r.json").read_text())
     assert record["made_by"][0]["command"] == sys.argv
     assert {"torch", "transformers", "scikit-learn", "scipy", "latemask"} < set(record["made_by"][0]["versions"])
 
 
-def test_cells_of_an_earlier_latemask_do_not_say_their_precision(tmp_path):
-    make_results(tmp_path / "r.json", cell(0.8, precision="bf16"))
+def test_trials_of_an_earlier_latemask_do_not_say_their_precision(tmp_path):
+    make_results(tmp_path / "r.json", trial(0.8, precision="bf16"))
     record = json.loads((tmp_path / "r.json").read_text())
     del record["cells"][0]["precision"], record["protocol"]["precision"]
     (tmp_path / "r.json").write_text(json.dumps(record))
-    assert Results.read(tmp_path / "r.json").cells[0].precision == "unknown"
-    assert Results.begin(tmp_path / "r.json", Protocol(epochs=2)).cells  # and they can be gone on with
+    assert Results.read(tmp_path / "r.json").trials[0].precision == "unknown"
+    assert Results.begin(tmp_path / "r.json", Protocol(epochs=2)).trials  # and they can be gone on with
 
 
 def test_different_precisions_are_noted(tmp_path):
-    same = make_results(tmp_path / "one.json", cell(0.8, precision="bf16"), cell(0.7, 1, precision="bf16"))
-    mixed = make_results(tmp_path / "two.json", cell(0.8, precision="bf16"), cell(0.7, 1, precision="fp32"))
+    same = make_results(tmp_path / "one.json", trial(0.8, precision="bf16"), trial(0.7, 1, precision="bf16"))
+    mixed = make_results(tmp_path / "two.json", trial(0.8, precision="bf16"), trial(0.7, 1, precision="fp32"))
     said = "the runs were trained in different precisions: 1 in bf16, 1 in fp32 (results.csv says which)"
     assert said in notes(mixed)
     assert not any("precision" in note for note in notes(same))
@@ -58,7 +58,7 @@ def test_different_precisions_are_noted(tmp_path):
 
 
 def test_median_mean_spread_and_every_seed():
-    summary = summarised([cell(0.7, 0), cell(0.9, 1), cell(0.74, 2)], constant=0.5)
+    summary = summarised([trial(0.7, 0), trial(0.9, 1), trial(0.74, 2)], constant=0.5)
     assert (summary.median, summary.lowest, summary.highest) == (0.74, 0.7, 0.9)
     assert summary.mean == pytest.approx(0.78)
     assert summary.deviation == pytest.approx(0.10583, abs=1e-5)
@@ -67,19 +67,19 @@ def test_median_mean_spread_and_every_seed():
 
 
 def test_the_learning_rate_with_the_best_median_is_taken_and_all_are_told():
-    cells = [cell(0.99, 0, 1e-4), cell(0.1, 1, 1e-4), cell(0.6, 0, 3e-4), cell(0.7, 1, 3e-4)]
-    summary = summarised(cells, 0.5)
+    trials = [trial(0.99, 0, 1e-4), trial(0.1, 1, 1e-4), trial(0.6, 0, 3e-4), trial(0.7, 1, 3e-4)]
+    summary = summarised(trials, 0.5)
     assert summary.learning_rate == 3e-4
     assert summary.tried == {"0.0001": pytest.approx(0.545), "0.0003": pytest.approx(0.65)}
 
 
 def test_one_seed_has_no_deviation():
-    assert summarised([cell(0.7)], 0.5).deviation is None
+    assert summarised([trial(0.7)], 0.5).deviation is None
 
 
 def test_the_average_says_over_which_tasks_and_which_are_parts(tmp_path):
-    cells = [cell(0.8, task="sst2"), cell(0.6, task="rte")]
-    results = make_results(tmp_path / "r.json", *cells, tasks=("sst2", "rte", "wnli"))
+    trials = [trial(0.8, task="sst2"), trial(0.6, task="rte")]
+    results = make_results(tmp_path / "r.json", *trials, tasks=("sst2", "rte", "wnli"))
     results.tasks["rte"]["part"] = "10 of 2,490 training rows"
     average = results.average("a")
     assert average["score"] == pytest.approx(0.7)
@@ -90,8 +90,8 @@ def test_the_average_says_over_which_tasks_and_which_are_parts(tmp_path):
 
 
 def test_a_collapsed_run_is_flagged_and_counted(tmp_path, capsys):
-    cells = [cell(0.5, 0, collapsed=True), cell(0.8, 1), cell(0.81, 2)]
-    results = make_results(tmp_path / "r.json", *cells)
+    trials = [trial(0.5, 0, collapsed=True), trial(0.8, 1), trial(0.81, 2)]
+    results = make_results(tmp_path / "r.json", *trials)
     assert results.summary("a", "sst2").collapsed == 1
     show(results)
     out = capsys.readouterr().out
@@ -101,29 +101,29 @@ def test_a_collapsed_run_is_flagged_and_counted(tmp_path, capsys):
 
 
 def test_the_majority_stands_beside_the_scores(tmp_path):
-    lines = as_markdown(make_results(tmp_path / "r.json", cell(0.8))).splitlines()
+    lines = as_markdown(make_results(tmp_path / "r.json", trial(0.8))).splitlines()
     assert lines[0] == "| encoder | sst2 |"
     assert lines[2:4] == ["| a | 80.0 |", "| no reading (majority class or mean) | 50.0 |"]
 
 
-def test_csv_has_a_line_for_every_cell(tmp_path):
-    lines = as_csv(make_results(tmp_path / "r.json", cell(0.8, 1), cell(0.7, 0), part="a part")).splitlines()
+def test_csv_has_a_line_for_every_trial(tmp_path):
+    lines = as_csv(make_results(tmp_path / "r.json", trial(0.8, 1), trial(0.7, 0), part="a part")).splitlines()
     assert lines[0] == "encoder,task,part,learning_rate,seed,score,accuracy,constant,epoch,collapsed,precision"
     assert lines[1:] == [f"a,sst2,a part,0.0001,{row},0.5,2,0,unknown" for row in ("0,0.7,0.7", "1,0.8,0.8")]
 
 
 def test_the_order_of_running_does_not_show(tmp_path):
-    cells = [cell(0.8), cell(0.7, 1), cell(0.6, encoder="b"), cell(0.5, task="rte")]
+    trials = [trial(0.8), trial(0.7, 1), trial(0.6, encoder="b"), trial(0.5, task="rte")]
     known = {"tasks": ("sst2", "rte"), "encoders": ("a", "b")}
-    one = make_results(tmp_path / "1.json", *cells, **known)
-    other = make_results(tmp_path / "2.json", *reversed(cells), **known)
+    one = make_results(tmp_path / "1.json", *trials, **known)
+    other = make_results(tmp_path / "2.json", *reversed(trials), **known)
     assert as_markdown(one) == as_markdown(other)
     assert as_csv(one) == as_csv(other)
 
 
 def test_names_from_outside_are_escaped(tmp_path, capsys):
     name = "<b>|\x1b[31m"
-    results = make_results(tmp_path / "r.json", cell(0.8, encoder=name), encoders=(name,))
+    results = make_results(tmp_path / "r.json", trial(0.8, encoder=name), encoders=(name,))
     text = as_markdown(results)
     assert "<b>" not in text
     assert "\x1b" not in text
@@ -134,7 +134,7 @@ def test_names_from_outside_are_escaped(tmp_path, capsys):
 
 def test_going_on_needs_the_same_protocol_and_the_same_things(tmp_path):
     path = tmp_path / "r.json"
-    make_results(path, cell(0.8))
+    make_results(path, trial(0.8))
     assert Results.begin(path, Protocol(epochs=2)).has(("a", "sst2", 1e-4, 0))
     with pytest.raises(UserError, match=r"another protocol \(epochs: 2 -> 3\); choose another --out or pass --overwr"):
         Results.begin(path, Protocol(epochs=3))
@@ -163,7 +163,7 @@ def test_nothing_is_mixed_where_there_is_nothing(tmp_path):
     ],
 )
 def test_a_damaged_entry_is_noticed(tmp_path, path, value):
-    make_results(tmp_path / "r.json", cell(0.8)).write()
+    make_results(tmp_path / "r.json", trial(0.8)).write()
     record = json.loads((tmp_path / "r.json").read_text())
     *way, last = path
     target = record
@@ -190,14 +190,11 @@ def test_another_format_and_no_file(tmp_path):
         Results.read(tmp_path / "none.json")
 
 
-def test_learning_rates_suit_the_size():
-    assert default_learning_rate(192) > default_learning_rate(512) > default_learning_rate(768)
-    assert default_learning_rate(1024) == 1e-5
-    assert checked_rates([1e-4, 1e-4, 2e-4], 192) == [1e-4, 2e-4]
-    with pytest.raises(UserError, match="--lrs -1"):
-        checked_rates([-1.0], 192)
-
-
-def test_reading_results_needs_no_torch():
-    code = "import sys, latemask.evaluation.results; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+@pytest.mark.parametrize(
+    "module", ["results", "finetuning", "tabulating", "probing", "predicting", "display", "identity"]
+)
+def test_help_and_reports_load_neither_torch_nor_scikit_learn(module):
+    code = f"import sys, latemask.evaluation.{module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert f"latemask.evaluation.{module}" in loaded
+    assert not {"torch", "transformers", "sklearn"} & set(loaded)

@@ -33,7 +33,7 @@ def test_the_table_of_two_encoders(two_tasks, encoder_folder, tmp_path, capsys):
     assert "no sst2, mrpc, stsb, qqp, qnli, rte, wnli in it; the table goes without" in err
     assert "the average is over cola, mnli; of cola, mnli only a part" in " ".join(out.split())
     results = Results.read(tmp_path / "o" / "results.json")
-    assert len(results.cells) == 8
+    assert len(results.trials) == 8
     assert {"accuracy", "accuracy_mismatched"} == set(results.summary("random:demo", "mnli").metrics)
     lines = table(tmp_path / "o")[0].splitlines()
     assert lines[0] == "| encoder | cola* | mnli* | average |"
@@ -51,7 +51,7 @@ def test_only_the_tasks_that_are_asked_for(glue_folder, encoder_folder, tmp_path
     assert main([*common, "--tasks", "rte,wnli"]) == 0
     assert list(Results.read(tmp_path / "o" / "results.json").tasks) == ["rte", "wnli"]
     assert main([*common, "--tasks", "rte", "stsb"]) == 0  # more tasks in the same table
-    assert len(Results.read(tmp_path / "o" / "results.json").cells) == 6
+    assert len(Results.read(tmp_path / "o" / "results.json").trials) == 6
     capsys.readouterr()
     assert main([*common, "--tasks", "imdb"]) == 2
     assert "--tasks: unknown 'imdb'" in capsys.readouterr().err
@@ -61,16 +61,16 @@ def test_an_interruption_anywhere_leaves_the_table_the_same(two_tasks, encoder_f
     """Ctrl-C in the middle of every single run, then on to the end."""
     common = ["glue", str(encoder_folder), "--data", str(two_tasks), *QUICK]
     assert main([*common, "--out", str(tmp_path / "whole")]) == 0
-    real, calls = grid.run_cell, []
+    real, calls = grid.run_trial, []
 
     def interrupted(*arguments, **settings):
         calls.append(arguments)
-        cell = real(*arguments, **settings)
+        trial = real(*arguments, **settings)
         if len(calls) % 2:
             raise KeyboardInterrupt  # after the work, before anything was written down
-        return cell
+        return trial
 
-    monkeypatch.setattr(grid, "run_cell", interrupted)
+    monkeypatch.setattr(grid, "run_trial", interrupted)
     codes = [main([*common, "--out", str(tmp_path / "cut")])]
     while codes[-1] == 130:
         codes.append(main([*common, "--out", str(tmp_path / "cut")]))
@@ -86,13 +86,13 @@ def test_a_kill_loses_nothing_that_was_finished(two_tasks, encoder_folder, tmp_p
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path = tmp_path / "cut" / "results.json"
     try:
-        while process.poll() is None and not (path.is_file() and Results.read(path).cells):
+        while process.poll() is None and not (path.is_file() and Results.read(path).trials):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
-    done = len(Results.read(path).cells)
+    done = len(Results.read(path).trials)
     assert 1 <= done < 4
     assert main(command[3:]) == 0
     assert main([*common, "--out", str(tmp_path / "whole")]) == 0
@@ -100,13 +100,13 @@ def test_a_kill_loses_nothing_that_was_finished(two_tasks, encoder_folder, tmp_p
 
 
 def test_sigterm_ends_like_ctrl_c_with_its_own_code(two_tasks, encoder_folder, tmp_path, monkeypatch, capsys):
-    real = grid.run_cell
+    real = grid.run_trial
 
     def terminated(*arguments, **settings):
         os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(grid, "run_cell", terminated)
+    monkeypatch.setattr(grid, "run_trial", terminated)
     arguments = ["glue", str(encoder_folder), "--data", str(two_tasks), "--out", str(tmp_path / "o"), *QUICK]
     assert main(arguments) == 128 + signal.SIGTERM
     assert "stopped; 0 finished runs are in" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from latemask import pretrain
 from latemask.evaluation.identity import encoder_checksum
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import Cell, Results
+from latemask.evaluation.results import Results, Trial
 from latemask.recipe import BudgetRecipe, MaskRecipe, TrainRecipe
 from latemask.run_folder import RunFolder
 from tests.conftest import tiny_recipe
@@ -62,8 +62,8 @@ def write_results(path: Path, scores: dict[Path | str, dict[str, list[float]]], 
     for run, found in scores.items():
         checksum = "drawn" if run == CONTROL else encoder_checksum(RunFolder(run).encoder)
         results.encoders[str(run)] = {"name": str(run), "identity": checksum, "random": run == CONTROL}
-        results.cells += [
-            Cell(str(run), task, 1e-4, seed, score, {"accuracy": score}, 1, False)
+        results.trials += [
+            Trial(str(run), task, 1e-4, seed, score, {"accuracy": score}, 1, False)
             for task, values in found.items()
             for seed, score in enumerate(values)
         ]

@@ -1,6 +1,7 @@
 """An encoder is worth what it does downstream: tasks, fine-tuning, metrics, results.
 
-tables, conll → glue_files, own_files → tasks      files → examples
-encoders, features → cells → grid                  encoder + task → one run → all runs
-metrics, results, records, display                 scores, what is kept of them, how they are shown
+tables → glue_files, own_files → tasks       files → examples
+encoders, features, methods → trials → grid  encoder + task + method → one fine-tuning → all of them
+metrics, identity, results, display          scores, what is kept of them, how they are shown
+finetuning, tabulating, probing, predicting  the verbs finetune, glue, probe and predict
 """

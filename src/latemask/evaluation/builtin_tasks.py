@@ -64,12 +64,10 @@ def _library(identifier: str) -> str:
 
 def _paragraphs(text: str) -> Iterator[list[str]]:
     for paragraph in re.split(r"\n\s*\n", text):
-        if found := [sentence for sentence in _END.split(" ".join(paragraph.split())) if _is_prose(sentence)]:
-            yield found
-
-
-def _is_prose(sentence: str) -> bool:
-    return _WORDS[0] <= len(sentence.split()) <= _WORDS[1] and bool(_PROSE.fullmatch(sentence))
+        sentences = _END.split(" ".join(paragraph.split()))
+        prose = [one for one in sentences if _WORDS[0] <= len(one.split()) <= _WORDS[1] and _PROSE.fullmatch(one)]
+        if prose:
+            yield prose
 
 
 def probe_tasks(documents: list[Document], examples: int, seed: int = 0) -> list[ProbeTask]:
@@ -86,7 +84,10 @@ def _library_task(documents: list[Document], examples: int, random: np.random.Ge
     for row, (_, library, _) in enumerate(rows):
         by_library.setdefault(library, []).append(row)
     usable = {name: places for name, places in sorted(by_library.items()) if len(places) >= _FEWEST_OF_A_LIBRARY}
-    _refuse_few(len(usable) > 1, "libraries")
+    if len(usable) < 2:
+        raise UserError(
+            "the builtin text has too few libraries to probe with; is the standard library's source installed?"
+        )
     each = min(examples // len(usable), min(map(len, usable.values())))
     chosen = [(row, label) for label, places in enumerate(usable.values()) for row in random.permutation(places)[:each]]
     return ProbeTask(
@@ -146,8 +147,3 @@ def _neighbours(documents: list[Document]) -> list[tuple[str, str, int]]:
     ]
     counts = [Counter(row[side] for row in rows) for side in (0, 1)]
     return [row for row in rows if counts[0][row[0]] == counts[1][row[1]] == 1]
-
-
-def _refuse_few(enough: bool, of: str) -> None:
-    if not enough:
-        raise UserError(f"the builtin text has too few {of} to probe with; is the standard library's source installed?")

@@ -12,8 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from latemask.evaluation.results import Results, Summary
+from latemask.evaluation.methods import METHODS
+from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.results import CSV, TABLE, Results, Summary, Trial
 from latemask.ground.console import printable
+from latemask.ground.files import write_text_atomically
 
 _CONSTANT = "no reading (majority class or mean)"
 Rows = list[list[str]]
@@ -33,12 +36,17 @@ def show(results: Results) -> None:
         console.print(note, markup=False, soft_wrap=True)
 
 
+def write_tables(results: Results) -> None:
+    """Write the table beside the results, as Markdown and CSV."""
+    results.write()
+    write_text_atomically(results.path.with_name(TABLE), as_markdown(results))
+    write_text_atomically(results.path.with_name(CSV), as_csv(results))
+
+
 def as_markdown(results: Results) -> str:
-    """Return the table, its notes and every cell as Markdown."""
-    every = [
-        ["encoder", "task", "learning rate", "seed", "score", "metrics", "epoch", "collapsed"],
-        *([*row[:5], row[5], row[6], row[7]] for row in _cell_rows(results)),
-    ]
+    """Return the table, its notes and every trial as Markdown."""
+    head = ["encoder", "task", "learning rate", "seed", "score", "metrics", "epoch", "collapsed"]
+    every = [[str(value) for value in _trial_row(trial)] for trial in results.ordered()]
     return "\n".join(
         [
             *_markdown_table(_rows(results)),
@@ -47,24 +55,24 @@ def as_markdown(results: Results) -> str:
             "",
             "Every run:",
             "",
-            *_markdown_table(every),
+            *_markdown_table([head, *every]),
             "",
         ]
     )
 
 
 def as_csv(results: Results) -> str:
-    """Return one line for every cell."""
-    metrics = list(dict.fromkeys(name for cell in results.ordered() for name in cell.metrics))
+    """Return one line for every trial."""
+    metrics = list(dict.fromkeys(name for trial in results.ordered() for name in trial.metrics))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     names = ("encoder", "task", "part", "learning_rate", "seed", "score")
     writer.writerow([*names, *metrics, "constant", "epoch", "collapsed", "precision"])
-    for cell in results.ordered():
-        task = results.tasks[cell.task]
-        values = ["" if (value := cell.metrics.get(name)) is None else value for name in metrics]
-        row = [cell.encoder, cell.task, task["part"], f"{cell.learning_rate:g}", cell.seed, cell.score, *values]
-        writer.writerow([*row, task["constant"]["score"], cell.epoch, int(cell.collapsed), cell.precision])
+    for trial in results.ordered():
+        task = results.tasks[trial.task]
+        values = ["" if (value := trial.metrics.get(name)) is None else value for name in metrics]
+        row = [trial.encoder, trial.task, task["part"], f"{trial.learning_rate:g}", trial.seed, trial.score, *values]
+        writer.writerow([*row, task["constant"]["score"], trial.epoch, int(trial.collapsed), trial.precision])
     return file.getvalue()
 
 
@@ -105,14 +113,14 @@ def notes(results: Results) -> list[str]:
 
 
 def _collapses(results: Results) -> Iterable[str]:
-    collapsed = [cell for cell in results.ordered() if cell.collapsed]
+    collapsed = [trial for trial in results.ordered() if trial.collapsed]
     if collapsed:
         which = "; ".join(f"{c.task}, {printable(c.encoder)}, lr {c.learning_rate:g}, seed {c.seed}" for c in collapsed)
         yield f"! collapsed: the model says the same of everything, and is counted all the same: {which}"
 
 
 def _precisions(results: Results) -> Iterable[str]:
-    counts = Counter(cell.precision for cell in results.cells)
+    counts = Counter(trial.precision for trial in results.trials)
     if len(counts) > 1:
         runs = ", ".join(f"{count} in {name}" for name, count in counts.items())
         yield f"the runs were trained in different precisions: {runs} (results.csv says which)"
@@ -124,26 +132,26 @@ def _how(results: Results) -> str:
     epoch = "best dev epoch" if results.protocol.select == "best" else "last epoch"
     several = any(len(summary.tried) > 1 for summary in results.summaries())
     chosen = ", learning rate chosen on dev" if several else ""
-    return f"median over seeds (lowest–highest), per cent, on dev, {epoch}{chosen}; mean of: {measures}"
+    method = results.protocol.method
+    by = "" if method == Protocol.method else f", fine-tuned by {METHODS[method].words or method}"
+    return f"median over seeds (lowest–highest), per cent, on dev, {epoch}{chosen}{by}; mean of: {measures}"
 
 
-def _parts(results: Results) -> list[str]:
-    parts = [f"{task}: part, {record['part']}" for task, record in results.tasks.items() if record["part"]]
+def _parts(results: Results) -> Iterable[str]:
+    parts = {task: record["part"] for task, record in results.tasks.items() if record["part"]}
+    yield from (f"* {task}: part, {part}" for task, part in parts.items())
     if len(results.tasks) > 1:
-        some = [task for task, record in results.tasks.items() if record["part"]]
-        which = f"the average is over {', '.join(results.tasks)}"
-        parts.append(which + (f"; of {', '.join(some)} only a part (*)" if some else ""))
-    return [f"* {part}" if ": part, " in part else part for part in parts]
+        only = f"; of {', '.join(parts)} only a part (*)" if parts else ""
+        yield f"the average is over {', '.join(results.tasks)}{only}"
 
 
 def _details(results: Results) -> Iterable[str]:
     for summary in results.summaries():
         deviation = "" if summary.deviation is None else f" ± {_percent(summary.deviation)}"
-        metrics = ", ".join(f"{name} {_percent(v)}" for name, v in summary.metrics.items() if v is not None)
         tried = ", ".join(f"{rate}: {_percent(median)}" for rate, median in summary.tried.items())
         yield (
             f"{summary.task}, {printable(summary.encoder)}: mean {_percent(summary.mean)}{deviation}, "
-            f"{len(summary.scores)} seeds: {', '.join(map(_percent, summary.scores))}; {metrics}; "
+            f"{len(summary.scores)} seeds: {', '.join(map(_percent, summary.scores))}; {_metrics(summary.metrics)}; "
             f"learning rate {summary.learning_rate:g}" + (f" (medians {tried})" if len(summary.tried) > 1 else "")
         )
 
@@ -156,12 +164,14 @@ def _cuts(results: Results) -> Iterable[str]:
                 yield f"{task}, {printable(encoder)}: texts cut to the encoder's length: {counts}"
 
 
-def _cell_rows(results: Results) -> Iterable[list[str]]:
-    for cell in results.ordered():
-        metrics = ", ".join(f"{name} {_percent(v)}" for name, v in cell.metrics.items() if v is not None)
-        collapsed = "collapsed" if cell.collapsed else ""
-        row: list[Any] = [printable(cell.encoder), cell.task, f"{cell.learning_rate:g}", cell.seed]
-        yield [*map(str, row), _percent(cell.score), metrics, str(cell.epoch), collapsed]
+def _trial_row(trial: Trial) -> list[Any]:
+    rate, collapsed = f"{trial.learning_rate:g}", "collapsed" if trial.collapsed else ""
+    of = [printable(trial.encoder), trial.task, rate, trial.seed]
+    return [*of, _percent(trial.score), _metrics(trial.metrics), trial.epoch, collapsed]
+
+
+def _metrics(metrics: dict[str, float | None]) -> str:
+    return ", ".join(f"{name} {_percent(value)}" for name, value in metrics.items() if value is not None)
 
 
 def _markdown_table(rows: Rows) -> list[str]:

@@ -73,8 +73,9 @@ class Encoder:
 
     def with_head(self, task: Task, seed: int) -> Any:
         """Return the stock model for a task; `seed` draws its head, and all of it where nothing was trained."""
-        kind = AutoModelForTokenClassification if task.kind == "tagging" else AutoModelForSequenceClassification
-        return self._build(kind, seed, _head_settings(task))
+        is_tagging = task.kind == "tagging"
+        auto_class = AutoModelForTokenClassification if is_tagging else AutoModelForSequenceClassification
+        return self._build(auto_class, seed, _head_settings(task))
 
     def plain(self, seed: int = 0) -> Any:
         """Return the encoder alone."""
@@ -84,12 +85,12 @@ class Encoder:
         """Return the same architecture with weights that nobody trained."""
         return Encoder(f"{RANDOM}{self.name}", None, self.config, self.tokenizer, "")
 
-    def _build(self, kind: Any, seed: int, settings: dict[str, Any]) -> Any:
+    def _build(self, auto_class: Any, seed: int, settings: dict[str, Any]) -> Any:
         set_all_seeds(seed)
         if self.folder is None:
             config = type(self.config).from_dict({**self.config.to_dict(), **settings})
-            return _or_say(self.name, lambda: kind.from_config(config))
-        return load_whole(kind, self.folder, self.name, **settings)
+            return _or_say(self.name, lambda: auto_class.from_config(config))
+        return load_whole(auto_class, self.folder, self.name, **settings)
 
 
 def longest_input(config: Any, tokenizer: Any) -> int:
@@ -110,10 +111,10 @@ def _head_settings(task: Task) -> dict[str, Any]:
     return {"num_labels": len(names), **settings}
 
 
-def load_whole(kind: Any, folder: Path, name: str, with_head: bool = False, **settings: Any) -> Any:
+def load_whole(auto_class: Any, folder: Path, name: str, with_head: bool = False, **settings: Any) -> Any:
     """Load a stock model from safetensors; weights that are not in the file are refused, but for a new head's."""
     settings |= {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
-    load = lambda: kind.from_pretrained(str(folder), output_loading_info=True, **settings)  # noqa: E731
+    load = lambda: auto_class.from_pretrained(str(folder), output_loading_info=True, **settings)  # noqa: E731
     model, info = _or_say(name, load)
     body = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     missing = sorted(key for key in info["missing_keys"] if with_head or key.startswith(body))

@@ -1,11 +1,13 @@
-"""Examples → what a model takes. Texts longer than the encoder are cut, and counted."""
+"""Examples → what a model takes → what it says of them. Texts longer than the encoder are cut, and counted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
+import numpy as np
 
 from latemask.evaluation.tasks import Examples, Kind
 from latemask.ground.errors import UserError
@@ -13,6 +15,9 @@ from latemask.ground.errors import UserError
 IGNORED = -100  # torch's own number for a position that is no target
 _CHUNK = 10_000
 _WORDS = "words"
+_BATCH_TOKENS = 8192
+_LARGEST_BATCH = 256
+UNSEEN = -1  # in place of a tag: the encoder did not see the word
 Feature = dict[str, Any]
 
 
@@ -71,7 +76,9 @@ def _features(encoded: Any, labels: list[Any], kind: Kind, tokenizer: Any) -> li
     for number, (row, label) in enumerate(zip(rows, labels, strict=True)):
         row["labels"] = label
         if kind == "tagging":
-            first = _first_pieces(encoded.word_ids(number))
+            words = encoded.word_ids(number)
+            # A tag stands on the first piece of its word; nothing is predicted at the others.
+            first = [word if not place or words[place - 1] != word else None for place, word in enumerate(words)]
             row["labels"] = [IGNORED if word is None else label[word] for word in first]
             row[_WORDS] = [word for word in first if word is not None]
         if not row["input_ids"]:  # an empty text, and a tokenizer that puts nothing around it
@@ -80,13 +87,74 @@ def _features(encoded: Any, labels: list[Any], kind: Kind, tokenizer: Any) -> li
     return rows
 
 
-def _first_pieces(words: list[int | None]) -> list[int | None]:
-    """Keep the number of a word at its first piece; nothing is predicted at the others."""
-    return [word if place == 0 or words[place - 1] != word else None for place, word in enumerate(words)]
-
-
 def make_collator(kind: Kind, tokenizer: Any) -> Any:
     """Return the stock collator that pads a batch to its longest row."""
     if tokenizer.pad_token_id is None:
         raise UserError("the tokenizer has no padding token, which batches of texts need")
+    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding  # not for --help
+
     return (DataCollatorForTokenClassification if kind == "tagging" else DataCollatorWithPadding)(tokenizer)
+
+
+def logits_of(
+    model: Any, rows: list[Feature], collator: Any, report: Callable[[int], None] = lambda _: None
+) -> list[np.ndarray]:
+    """Return the model's output for every row: [classes], or [words, classes] at the first pieces of words.
+
+    Rows of about the same length share a batch, so that little is padded.
+    """
+    found: list[np.ndarray] = [np.empty(0)] * len(rows)
+    with evaluating(model):
+        for batch in batches_by_length(rows):
+            inputs = collator([rows[row] for row in batch])
+            labels = inputs.pop("labels")
+            inputs = {name: value.to(model.device) for name, value in inputs.items()}
+            logits = model(**inputs).logits.float().cpu()
+            for row, value, label in zip(batch, logits, labels, strict=True):
+                found[row] = (value[label != IGNORED] if label.ndim else value).numpy()
+            report(len(batch))
+    return found
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without dropout and gradients, for a while."""
+    import torch  # not for --help
+
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def batches_by_length(rows: list[Feature]) -> Iterator[list[int]]:
+    """Yield row numbers in batches of about the same number of tokens, longest rows first."""
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
+    while order:
+        size = min(_LARGEST_BATCH, max(1, _BATCH_TOKENS // len(rows[order[0]]["input_ids"])))
+        yield order[:size]
+        order = order[size:]
+
+
+def decided(kind: Kind, logits: list[np.ndarray]) -> list[Any]:
+    """Return ids of classes, numbers, or a list of ids of tags for each row."""
+    if kind == "regression":
+        return [float(row[0]) for row in logits]
+    if kind == "classification":
+        return [int(row.argmax()) for row in logits]
+    return [row.argmax(-1).tolist() for row in logits]
+
+
+def at_words(
+    predictions: list[list[int]], seen: list[list[int]], labels: list[list[int]], names: tuple[str, ...]
+) -> list[list[int]]:
+    """Put tags to their words. One that the encoder did not see (too far back, or no piece) is O, or else wrong."""
+    nothing = names.index("O") if "O" in names else UNSEEN
+    rows = [[nothing] * len(wanted) for wanted in labels]
+    for row, tags, words in zip(rows, predictions, seen, strict=True):
+        for word, tag in zip(words, tags, strict=True):
+            row[word] = tag
+    return rows

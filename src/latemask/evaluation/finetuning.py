@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from latemask.evaluation.display import show
+from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
 from latemask.evaluation.own_files import load_own, load_tagging
-from latemask.evaluation.protocol import SEEDS, FineTuningPrecision, Protocol, Select, checked_protocol, refuse_seeds
-from latemask.evaluation.results import Results
-from latemask.evaluation.results_folder import MODEL, RESULTS, begin, write_tables
+from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
+from latemask.evaluation.results import MODEL, RESULTS, Results, results_in
 from latemask.evaluation.tasks import GLUE, Kind, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
@@ -32,13 +31,7 @@ def finetune(
     out: Path | None = None,
     seeds: int = SEEDS,
     lrs: Sequence[float] | None = None,
-    epochs: int = Protocol.epochs,
-    patience: int = Protocol.patience,
-    select: Select = Protocol.select,
-    batch_size: int | None = None,
-    max_length: int | None = None,
-    max_train: int | None = None,
-    precision: FineTuningPrecision = Protocol.precision,
+    protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
     overwrite: bool = False,
 ) -> Results:
@@ -58,29 +51,22 @@ def finetune(
         out: Folder to write; by default finetuned/ and the names of encoder and task.
         seeds: How many runs, with seeds 0, 1, 2 and so on.
         lrs: Peak learning rates to try; by default one that suits the encoder's size.
-        epochs: Most passes over the training rows.
-        patience: Epochs without a better dev score before a run stops.
-        select: Epoch that is reported: best on dev, or last.
-        batch_size: Rows a step; by default 16 below 10,000 training rows and 32 above.
-        max_length: Tokens of a text, longer ones are cut; by default what the encoder takes, 512 at most.
-        max_train: Train on so many rows only, chosen at random, for a quick look.
-        precision: What training computes in; auto takes bf16 on a GPU or CPU that has it. Scores are in fp32.
+        protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for a random: encoder: that of a run, an encoder or a data folder.
         overwrite: Start again where results are.
     """
-    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train, precision)
+    protocol.check()
     refuse_seeds(seeds)
     files = {"train": train, "dev": dev, "test": test}
     loaded = _load_task(task, data, {n: Path(f) for n, f in files.items() if f}, text, text_pair, label, task_type)
-    loaded = loaded.limited(max_train)
-    from latemask.evaluation.best_model import keep_best  # not for --help: it loads torch
-    from latemask.evaluation.encoders import open_encoders
-    from latemask.evaluation.grid import refuse_settings, run_grid
+    loaded = loaded.limited(protocol.max_train)
+    from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
+    from latemask.evaluation.grid import keep_best, refuse_settings, run_grid
 
     (opened,) = open_encoders([encoder], tokenizer)
     out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
     refuse_settings(protocol, [opened], lrs)
-    with begin(out, protocol, overwrite) as results:
+    with results_in(out, protocol, overwrite) as results:
         _refuse_others(results, opened.name, loaded.name)
         run_grid([opened], [loaded], lrs, seeds, results, keep_best(out / MODEL, results))
         write_tables(results)
@@ -93,7 +79,7 @@ def finetune(
 
 def _refuse_others(results: Results, encoder: str, task: str) -> None:
     """The model in the folder is the best of one encoder on one task."""
-    if results.cells and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
+    if results.trials and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
         held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
         raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
 
@@ -108,16 +94,8 @@ def _load_task(
     kind: Kind | None,
 ) -> Task:
     if task is not None:
-        if given := [f"--{name}" for name in files] or [
-            option
-            for option, value in (
-                ("--text", text),
-                ("--text-pair", text_pair),
-                ("--label", label),
-                ("--task-type", kind),
-            )
-            if value
-        ]:
+        columns = {"--text": text, "--text-pair": text_pair, "--label": label, "--task-type": kind}
+        if given := [*(f"--{name}" for name in files), *(option for option, value in columns.items() if value)]:
             raise UserError(f"--task {task} has its own files and columns: leave {given[0]} away")
         if task not in GLUE:
             raise UserError(f"unknown task '{printable(task)}'{nearest(task, GLUE)}; your own is --train and --dev")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,9 @@ def _find(glue: GlueTask, data: Path) -> Path | None:
 
 def _folder(glue: GlueTask, data: Path) -> Path:
     present = tasks_present(data)
-    if glue.name not in present:
+    if (found := _find(glue, data)) is None:
         there = f"it holds {', '.join(present)}" if present else "GLUE's layout is FOLDER/SST-2/train.tsv and so on"
         raise UserError(f"{printable(str(data))}: no {glue.folder}/train.tsv; {there}")
-    found = _find(glue, data)
-    assert found is not None
     return found
 
 
@@ -84,10 +82,11 @@ def _examples(glue: GlueTask, path: Path) -> Examples:
     source = open_source(path)
     rows = split_at_tabs(whole_lines(source))
     start, first = next(rows, (1, []))
-    columns = _columns(glue, first, source)
+    has_header = glue.name != "cola" or {glue.text, glue.label} <= set(first)
+    columns = _columns(glue, first if has_header else list(COLA_COLUMNS), source)
     examples = Examples(printable(str(path)), [], [] if glue.pair else None, [], checksum(source))
     skipped = 0
-    for number, row in _data_rows(glue, start, first, rows):
+    for number, row in rows if has_header else chain([(start, first)], rows):
         if len(row) <= max(columns):
             skipped += 1
             continue
@@ -100,28 +99,11 @@ def _examples(glue: GlueTask, path: Path) -> Examples:
             f"{source.label}: {skipped:,} rows of {len(examples) + skipped:,} lack columns; it is no "
             f"{glue.folder} file of GLUE"
         )
-    return _counted(examples, skipped)
-
-
-def _counted(examples: Examples, skipped: int) -> Examples:
     return replace(examples, empty=len(examples.empty_rows()), skipped=skipped)
 
 
-def _has_header(glue: GlueTask, first: list[str]) -> bool:
-    return glue.name != "cola" or {glue.text, glue.label} <= set(first)
-
-
-def _data_rows(
-    glue: GlueTask, number: int, first: list[str], rows: Iterator[tuple[int, list[str]]]
-) -> Iterator[tuple[int, list[str]]]:
-    if not _has_header(glue, first):
-        yield number, first
-    yield from rows
-
-
-def _columns(glue: GlueTask, first: list[str], source: Source) -> list[int]:
+def _columns(glue: GlueTask, names: list[str], source: Source) -> list[int]:
     """Return where text, label and pair are."""
-    names = first if _has_header(glue, first) else list(COLA_COLUMNS)
     wanted = [glue.text, glue.label, *([glue.pair] if glue.pair else [])]
     if missing := [name for name in wanted if name not in names]:
         there = ", ".join(repr(printable(name)) for name in names[:20]) or "none"
@@ -157,6 +139,6 @@ def _hub_examples(glue: GlueTask, splits: Any, split: str) -> Examples:
     rows = splits[split]
     text, pair = glue.hub_columns or (glue.text, glue.pair)
     pairs = list(rows[pair]) if pair else None
-    return _counted(
-        Examples(f"{_HUB}/{glue.name}/{split}", list(rows[text]), pairs, list(rows["label"]), rows._fingerprint), 0
-    )
+    source = f"{_HUB}/{glue.name}/{split}"
+    examples = Examples(source, list(rows[text]), pairs, list(rows["label"]), rows._fingerprint)
+    return replace(examples, empty=len(examples.empty_rows()))

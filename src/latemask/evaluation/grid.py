@@ -1,27 +1,35 @@
-"""All cells of a table, one after another: those that are done are not run again."""
+"""All trials of a table, one after another: those that are done are not run again, and the best model may be kept."""
 
 from __future__ import annotations
 
+import shutil
 import signal
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
-from latemask.evaluation.cells import Prepared, prepare_task, run_cell
-from latemask.evaluation.encoders import Encoder
-from latemask.evaluation.progress import GridWatch
-from latemask.evaluation.protocol import Protocol, checked_rates
-from latemask.evaluation.records import encoder_record, task_record
-from latemask.evaluation.results import Cell, Results
-from latemask.evaluation.tasks import Task
-from latemask.ground.console import printable, say
-from latemask.ground.errors import Interrupted
-from latemask.ground.signals import SignalFlag
+from rich.progress import Progress, TaskID
 
-Saver = Callable[[Cell, Any, Prepared], None]
+from latemask.evaluation.encoders import Encoder
+from latemask.evaluation.identity import encoder_record, task_record
+from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.results import TASK_FILE, Results, Trial
+from latemask.evaluation.tasks import Task
+from latemask.evaluation.trials import Observer, Prepared, prepare_task, run_trial
+from latemask.ground.console import is_interactive, printable, progress_bar, say
+from latemask.ground.errors import Interrupted
+from latemask.ground.files import write_json_atomically
+from latemask.ground.signals import SignalFlag
+from latemask.text.tokenizer import save_tokenizer
+
+Saver = Callable[[Trial, Any, Prepared], None]
+_SILENCE = 30.0  # seconds without a line are enough
 
 
 class _Wanted(NamedTuple):
-    """The cells that are missing for one encoder on one task."""
+    """The trials that are missing for one encoder on one task."""
 
     encoder: Encoder
     task: Task
@@ -33,7 +41,7 @@ class _Wanted(NamedTuple):
 def refuse_settings(protocol: Protocol, encoders: Sequence[Encoder], rates: Sequence[float] | None) -> None:
     """Refuse what does not suit the encoders, before anything is written or removed."""
     for encoder in encoders:
-        checked_rates(rates, encoder.width)
+        protocol.rates(rates, encoder.width)
         protocol.length_for(encoder.longest)
 
 
@@ -52,54 +60,136 @@ def run_grid(
     results.write()
     wanted = [_missing(encoder, task, rates, seeds, results) for task in tasks for encoder in encoders]
     count = sum(len(one.runs) for one in wanted)
-    if results.cells:
-        say(f"{len(results.cells):,} runs are done already, {count:,} to go")
+    if results.trials:
+        say(f"{len(results.trials):,} runs are done already, {count:,} to go")
     steps = sum(len(one.runs) * one.steps for one in wanted)
     stop = SignalFlag("stopping; finished runs are kept (once more ends at once)")
     try:
-        with stop, GridWatch(count, steps, stop) as watch:
+        with stop, GridProgress(count, steps, stop) as progress:
             for one in wanted:
-                _run(one, results, watch, save)
+                _run(one, results, progress, save)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"stopped; {len(results.cells):,} finished runs are in {printable(str(results.path))}. "
+            f"stopped; {len(results.trials):,} finished runs are in {printable(str(results.path))}. "
             "The same command goes on from there",
             stop.received or signal.SIGINT,
         ) from None
 
 
 def _missing(encoder: Encoder, task: Task, rates: Sequence[float] | None, seeds: int, results: Results) -> _Wanted:
+    protocol = results.protocol
     runs = [
         (rate, seed)
-        for rate in checked_rates(rates, encoder.width)
+        for rate in protocol.rates(rates, encoder.width)
         for seed in range(seeds)
         if not results.has((encoder.name, task.name, rate, seed))
     ]
-    protocol = results.protocol
     an_epoch = -(-len(task.train) // protocol.batch_for(len(task.train)))
     return _Wanted(encoder, task, runs, an_epoch * protocol.epochs)
 
 
-def _run(one: _Wanted, results: Results, watch: GridWatch, save: Saver | None) -> None:
+def _run(one: _Wanted, results: Results, progress: GridProgress, save: Saver | None) -> None:
     if not one.runs:
         return
     prepared = prepare_task(one.encoder, one.task, results.protocol)
-    _say_what_was_cut(prepared)
-    results.note_cut(one.encoder.name, one.task.name, {name: rows.cut for name, rows in prepared.splits.items()})
-    for rate, seed in one.runs:
-        watch.check()
-        watch.begin(f"{one.task.name} {printable(one.encoder.name)} lr {rate:g} seed {seed}", one.steps)
-        cell, model = run_cell(prepared, rate, seed, watch, keep=save is not None)
-        watch.end()
-        if save is not None:
-            save(cell, model, prepared)
-        results.add(cell)
-
-
-def _say_what_was_cut(prepared: Prepared) -> None:
     for name, rows in prepared.splits.items():
         if rows.cut:
             say(
-                f"{prepared.task.splits[name].source}: {rows.cut:,} of {len(rows):,} texts are longer than "
+                f"{one.task.splits[name].source}: {rows.cut:,} of {len(rows):,} texts are longer than "
                 f"{prepared.max_length} tokens and were cut (the longest has {rows.longest:,})"
             )
+    cut = {name: rows.cut for name, rows in prepared.splits.items()}
+    results.tasks[one.task.name]["cut"][one.encoder.name] = cut
+    for rate, seed in one.runs:
+        progress.check()
+        progress.begin(f"{one.task.name} {printable(one.encoder.name)} lr {rate:g} seed {seed}", one.steps)
+        trial, model = run_trial(prepared, rate, seed, progress, keep=save is not None)
+        progress.end()
+        if save is not None:
+            save(trial, model, prepared)
+        results.add(trial)
+
+
+def keep_best(folder: Path, results: Results) -> Saver:
+    """Return what saves a model that is better on dev than all before it."""
+
+    def save(trial: Trial, model: Any, prepared: Prepared) -> None:
+        if model is None or any(other.score >= trial.score for other in results.trials):
+            return
+        task = prepared.task
+        aside = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        model.save_pretrained(str(aside))
+        save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
+        write_json_atomically(
+            aside / TASK_FILE,
+            {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length},
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+
+    return save
+
+
+class GridProgress(Observer):
+    """Shows how far all trials are. Steps that early stopping saves are taken off the total."""
+
+    def __init__(self, trials: int, steps: int, stop: SignalFlag):
+        self.trials, self.total, self.stop = trials, steps, stop
+        self.done, self.number, self.left_in_trial = 0, 0, 0
+        self.label, self.state = "", ""
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+
+    def __enter__(self) -> GridProgress:
+        self.started = self.last_line = time.monotonic()
+        if is_interactive():
+            self.bar = progress_bar("{task.fields[state]}")
+            self.task = self.bar.add_task("fine-tuning", total=self.total, state="")
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def begin(self, label: str, steps: int) -> None:
+        """A trial of so many steps begins."""
+        self.number += 1
+        self.label, self.left_in_trial, self.state = label, steps, ""
+
+    def end(self) -> None:
+        """The trial is done, perhaps early."""
+        self.total -= self.left_in_trial
+        self.left_in_trial = 0
+
+    def step(self) -> None:
+        """Move on."""
+        self.done += 1
+        self.left_in_trial -= 1
+        if self.bar:
+            self.bar.update(self.task, completed=self.done, total=self.total, state=self._text())
+        elif time.monotonic() - self.last_line > _SILENCE:
+            self._line()
+
+    def epoch(self, number: int, score: float) -> None:
+        """Show the score."""
+        self.state = f"  epoch {number}: {100 * score:.1f}"
+        if not self.bar:
+            self._line()
+
+    def check(self) -> None:
+        """Stop if somebody asked for it."""
+        if self.stop.received is not None:
+            raise KeyboardInterrupt
+
+    def _text(self) -> str:
+        return f"{self.number}/{self.trials} {self.label}{self.state}"
+
+    def _line(self) -> None:
+        self.last_line = time.monotonic()
+        left = (self.last_line - self.started) / max(self.done, 1) * (self.total - self.done)
+        minutes, seconds = divmod(round(left), 60)
+        say(f"{self._text()}  left {minutes // 60}:{minutes % 60:02}:{seconds:02}")

@@ -109,6 +109,11 @@ def score_of(task: Task, metrics: dict[str, float]) -> float:
     return sum(value if math.isfinite(value) else 0.0 for value in values) / len(values)
 
 
+def finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    """Return metrics as JSON can say them: it has no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
 def is_collapsed(task: Task, predictions: list[Any]) -> bool:
     """Whether a model says the same of everything."""
     values = np.asarray(_flat(predictions) if task.kind == "tagging" else predictions, float)

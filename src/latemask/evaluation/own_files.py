@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from latemask.evaluation.conll import read_conll
-from latemask.evaluation.tables import Table, checksum, read_table
+from latemask.evaluation.tables import TableFile, checksum, read_conll, read_table
 from latemask.evaluation.tasks import Examples, Kind, Task, number_of, parsed_number, refuse_one_class
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
@@ -22,13 +21,7 @@ METRICS: dict[Kind, tuple[str, ...]] = {
 SPAN_METRICS = ("span_f1", "accuracy")
 
 
-def load_own(
-    files: dict[str, Path],
-    text: str,
-    text_pair: str | None,
-    label: str,
-    kind: Kind | None,
-) -> Task:
+def load_own(files: dict[str, Path], text: str, text_pair: str | None, label: str, kind: Kind | None) -> Task:
     """Read a task from tables: `files` by split, `train` and `dev` at least."""
     tables = {split: read_table(path) for split, path in files.items()}
     values = {split: _labels(table, label) for split, table in tables.items()}
@@ -38,36 +31,30 @@ def load_own(
         split: _examples(table, text, text_pair, _ids(kind, classes, values[split], table, tables["train"]))
         for split, table in tables.items()
     }
-    train, dev, *others = examples.values()
-    task = Task(
-        name=_task_name(files["train"]),
+    return _task(
+        files,
+        examples,
         kind=kind,
         labels=classes,
         metrics=METRICS[kind],
-        train=train.without_empty(),
-        dev=dev,
-        others=dict(zip(("test",), others, strict=False)),
         columns={"text": text, "text_pair": text_pair, "label": label},
         headline=METRICS[kind][:1] if kind == "classification" else (),
     )
+
+
+def _task(files: dict[str, Path], examples: dict[str, Examples], **known: Any) -> Task:
+    """Put a task together, called after the folder of its files."""
+    name = printable(Path(files["train"]).parent.resolve().name) or "own"
+    others = {split: found for split, found in examples.items() if split not in ("train", "dev")}
+    task = Task(name, train=examples["train"].without_empty(), dev=examples["dev"], others=others, **known)
     refuse_one_class(task)
-    warn_of_sameness(task)
+    for split, found in (("dev", task.dev), *others.items()):
+        if found.checksum and found.checksum == task.train.checksum:  # such a score says nothing, and looks very good
+            say(f"warning: {split} is the same file as train: its score says what was memorised, not what was learnt")
     return task
 
 
-def _task_name(train: Path) -> str:
-    """Call a task after the folder of its files."""
-    return printable(Path(train).parent.resolve().name) or "own"
-
-
-def warn_of_sameness(task: Task) -> None:
-    """A score on what was trained on says nothing, and looks like a very good one."""
-    for name, examples in task.splits.items():
-        if name != "train" and examples.checksum and examples.checksum == task.train.checksum:
-            say(f"warning: {name} is the same file as train: its score says what was memorised, not what was learnt")
-
-
-def _labels(table: Table, label: str) -> list[Any]:
+def _labels(table: TableFile, label: str) -> list[Any]:
     values = table.values(label, "--label")
     for row, value in enumerate(values):
         if value is None or value != value or (isinstance(value, str) and not value.strip()):
@@ -78,7 +65,7 @@ def _labels(table: Table, label: str) -> list[Any]:
     return [value.strip() if isinstance(value, str) else value for value in values]
 
 
-def _recognised(values: list[Any], table: Table) -> Kind:
+def _recognised(values: list[Any], table: TableFile) -> Kind:
     """Regression where most labels have decimals, or are whole numbers of many kinds; classes otherwise."""
     different = {str(value): parsed_number(value) for value in values}
     fractions = [number for number in different.values() if number is not None and number % 1]
@@ -106,7 +93,9 @@ def _classes(values: list[Any]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (numbers[name] is None, numbers[name] or 0.0, name)))
 
 
-def _ids(kind: Kind, classes: tuple[str, ...], values: list[Any], table: Table, train: Table) -> list[int | float]:
+def _ids(
+    kind: Kind, classes: tuple[str, ...], values: list[Any], table: TableFile, train: TableFile
+) -> list[int | float]:
     if kind == "regression":
         return [number_of(value, table.where(row)) for row, value in enumerate(values)]
     ids = {name: number for number, name in enumerate(classes)}
@@ -123,7 +112,7 @@ def unseen(label: str, where: str, train: str, labels: Iterable[str]) -> UserErr
     return UserError(f"{where}: the label '{printable(label)}' is not in {train}, which has {shown}")
 
 
-def _examples(table: Table, text: str, text_pair: str | None, labels: list[Any]) -> Examples:
+def _examples(table: TableFile, text: str, text_pair: str | None, labels: list[Any]) -> Examples:
     texts = table.texts(text, "--text")
     pairs = table.texts(text_pair, "--text-pair") if text_pair else None
     examples = Examples(table.source.label, texts, pairs, labels, checksum(table.source))
@@ -145,19 +134,13 @@ def load_tagging(files: dict[str, Path], text: str | None, label: str | None) ->
                     raise unseen(tag, f"{file.source}:{number}", read["train"].source, tags)
         labels = [[ids[tag] for tag in sentence] for sentence in file.tags]
         examples[split] = Examples(file.source, file.words, None, labels, file.checksum)
-    train, dev, *others = examples.values()
     is_spans = any(tag[:2] in ("B-", "I-", "S-", "U-") for tag in tags)
-    task = Task(
-        name=_task_name(files["train"]),
+    return _task(
+        files,
+        examples,
         kind="tagging",
         labels=tags,
         metrics=SPAN_METRICS if is_spans else METRICS["tagging"],
-        train=train,
-        dev=dev,
-        others=dict(zip(("test",), others, strict=False)),
         columns={"text": text, "label": label},
         headline=("span_f1",) if is_spans else (),
     )
-    refuse_one_class(task)
-    warn_of_sameness(task)
-    return task

@@ -1,20 +1,19 @@
-"""How a fine-tuning is done: RoBERTa's recipe, with learning rates that suit the encoder's size."""
+"""How a fine-tuning is done: RoBERTa's recipe, with a learning rate that suits the method and the encoder's size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from latemask.evaluation.methods import METHODS
 from latemask.ground.errors import UserError
 
-# Peak learning rates by the encoder's width: RoBERTa's middle ones for base and large; smaller encoders want more
-# (google-research/bert's miniatures and ELECTRA-small: 1e-4 to 3e-4; ours were tried, docs/results.md).
-_LEARNING_RATES = ((320, 3e-4), (640, 1e-4), (896, 3e-5), (math.inf, 1e-5))
 _SMALL_TRAINING_SET = 10_000
 _LONGEST = 512
 _SHORTEST = 8  # two texts and what stands around them
+_BELOW = {"warmup": 1, "weight_decay": math.inf, "adam_beta2": 1, "adam_epsilon": math.inf, "clip": math.inf}
 
 SEEDS = 3  # the least that shows a spread
 Select = Literal["best", "last"]
@@ -23,26 +22,38 @@ FineTuningPrecision = Literal["auto", "fp32", "bf16"]
 
 @dataclass(frozen=True)
 class Protocol:
-    """What all cells of a table share. Written into every record."""
+    """How fine-tuning is done: the same for all trials of a table, and written into every record."""
 
     epochs: int = 10
+    """Most passes over the training rows."""
     patience: int = 3
     """Epochs without a better dev score before a run stops."""
     select: Select = "best"
-    """The epoch that is reported: the best on dev, or the last."""
+    """Epoch that is reported: best on dev, or last."""
     batch_size: int | None = None
+    """Rows a step; by default 16 below 10,000 training rows and 32 above."""
     max_length: int | None = None
+    """Tokens of a text, longer ones are cut; by default what the encoder takes, 512 at most."""
     max_train: int | None = None
+    """Train on so many rows of a task only, chosen at random, for a quick look."""
     precision: FineTuningPrecision = "auto"
-    """What training steps compute in; scores are always computed in fp32."""
+    """What training computes in; auto takes bf16 on a GPU or CPU that has it. Scores are in fp32."""
     warmup: float = 0.06
+    """Share of all steps in which the learning rate rises; it falls in the others."""
     weight_decay: float = 0.1
+    """AdamW's weight decay."""
     adam_beta2: float = 0.98
+    """AdamW's second beta."""
     adam_epsilon: float = 1e-6
+    """AdamW's epsilon."""
     clip: float = 1.0
+    """Largest norm of a step's gradient; 0 clips nothing."""
+    method: str = field(default="full", metadata={"table": METHODS})
+    """How the model is changed to be trained: full trains every weight of encoder and head."""
 
     def check(self) -> None:
         """Refuse what means nothing."""
+        METHODS[self.method]  # refuses a name that is not in it
         if self.select not in get_args(Select):
             raise UserError(f"--select {self.select}: best or last")
         if self.precision not in get_args(FineTuningPrecision):
@@ -52,6 +63,10 @@ class Protocol:
                 raise UserError(f"--{name.replace('_', '-')} {value}: one at least")
         if self.max_length is not None and self.max_length < _SHORTEST:
             raise UserError(f"--max-length {self.max_length}: a text needs {_SHORTEST} tokens at least")
+        for name, limit in _BELOW.items():
+            if not 0 <= (value := getattr(self, name)) < limit:
+                most = "" if limit == math.inf else f" and below {limit:g}"
+                raise UserError(f"--{name.replace('_', '-')} {value}: 0 at least{most}")
 
     def batch_for(self, rows: int) -> int:
         """Return the batch size for a training set: 16 for a small one, 32 otherwise."""
@@ -64,38 +79,20 @@ class Protocol:
         return self.max_length or min(longest, _LONGEST)
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """Say what differs from the protocol of a record."""
-        mine = asdict(self)
-        return [f"{name}: {other.get(name)} -> {mine[name]}" for name in mine if other.get(name) != mine[name]]
+        """Say what differs from the protocol of a record; what an older one does not say is the default."""
+        mine, theirs = asdict(self), {**asdict(ROBERTA), **other}
+        return [f"{name}: {theirs[name]} -> {mine[name]}" for name in mine if theirs[name] != mine[name]]
+
+    def rates(self, given: Sequence[float] | None, width: int) -> list[float]:
+        """Return the learning rates to try, each once; by default the method's for the encoder's width."""
+        rates = list(dict.fromkeys(given)) if given else [METHODS[self.method].learning_rate(width)]
+        for rate in rates:
+            if not 0 < rate < math.inf:
+                raise UserError(f"--lrs {rate}: a learning rate is positive")
+        return rates
 
 
-def default_learning_rate(width: int) -> float:
-    """Return the learning rate that suits an encoder's width."""
-    return next(rate for limit, rate in _LEARNING_RATES if width < limit)
-
-
-def checked_rates(given: Sequence[float] | None, width: int) -> list[float]:
-    """Return the learning rates to try, each once."""
-    rates = list(dict.fromkeys(given)) if given else [default_learning_rate(width)]
-    for rate in rates:
-        if not 0 < rate < math.inf:
-            raise UserError(f"--lrs {rate}: a learning rate is positive")
-    return rates
-
-
-def checked_protocol(
-    epochs: int,
-    patience: int,
-    select: Select,
-    batch_size: int | None,
-    max_length: int | None,
-    max_train: int | None,
-    precision: FineTuningPrecision,
-) -> Protocol:
-    """Return the protocol that the options mean."""
-    protocol = Protocol(epochs, patience, select, batch_size, max_length, max_train, precision)
-    protocol.check()
-    return protocol
+ROBERTA = Protocol()
 
 
 def refuse_seeds(seeds: int) -> None:

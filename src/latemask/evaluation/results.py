@@ -1,16 +1,19 @@
 """Results: records with command, versions, seeds and checksums. Read and written here; everything else displays them.
 
-A file holds the protocol, the encoders, the tasks and every cell. It is written anew, in one piece, after each cell,
-so that an interrupted table goes on where it was.
+A file holds the protocol, the encoders, the tasks and every trial (as "cells"). It is written anew, in one piece, after
+each one, so that an interrupted table goes on where it was. Its folder is taken by one process, and never overwritten
+unasked.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -19,12 +22,14 @@ from typing import Any
 from latemask.evaluation.protocol import Protocol
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
-from latemask.ground.files import write_json_atomically
+from latemask.ground.files import exclusive_lock, write_json_atomically
 
 FORMAT = 1
+RESULTS, TABLE, CSV = "results.json", "results.md", "results.csv"
+MODEL, TASK_FILE = "model", "latemask-task.json"  # the best model, and what it was trained on, inside of it
 _PACKAGES = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "scikit-learn", "scipy", "numpy")
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-_LATER = {"precision": "unknown"}  # what older cells do not say
+_LATER = {"precision": "unknown"}  # what older trials do not say
 _AVERAGED_OVER = "median over seeds at the learning rate that is best on dev"
 
 
@@ -37,7 +42,7 @@ def provenance() -> dict[str, Any]:
 
 
 @dataclass
-class Cell:
+class Trial:
     """What came out of one fine-tuning."""
 
     encoder: str
@@ -62,19 +67,19 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str, float, int]:
-        """What makes it this cell and no other."""
+        """What makes it this trial and no other."""
         return self.encoder, self.task, self.learning_rate, self.seed
 
 
 @dataclass
 class Results:
-    """All cells of a table, finished so far."""
+    """All trials of a table, finished so far."""
 
     path: Path
     protocol: Protocol
     encoders: dict[str, dict[str, Any]] = field(default_factory=dict)
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     made_by: list[dict[str, Any]] = field(default_factory=list)
     """Command and versions of every start."""
 
@@ -85,10 +90,10 @@ class Results:
             record = json.loads(path.read_text("utf-8"))
             if record["format"] != FORMAT:
                 raise UserError(f"{path}: results of format {record['format']}, this latemask reads {FORMAT}")
-            known = {entry.name for entry in fields(Cell)}
-            cells = [Cell(**{name: {**_LATER, **cell}[name] for name in known}) for cell in record["cells"]]
+            known = {entry.name for entry in fields(Trial)}
+            trials = [Trial(**{name: {**_LATER, **trial}[name] for name in known}) for trial in record["cells"]]
             protocol = Protocol(**record["protocol"])
-            results = cls(path, protocol, record["encoders"], record["tasks"], cells, list(record["made_by"]))
+            results = cls(path, protocol, record["encoders"], record["tasks"], trials, list(record["made_by"]))
             results.check()
             return results
         except FileNotFoundError:
@@ -106,14 +111,14 @@ class Results:
         for record in self.tasks.values():
             _must(isinstance(record["part"], str) and all(isinstance(name, str) for name in record["headline"]))
             _must(all(sum(splits.values()) >= 0 for splits in record["cut"].values()))
-        _must(all(math.isfinite(cell.score) and isinstance(cell.metrics, dict) for cell in self.cells))
+        _must(all(math.isfinite(trial.score) and isinstance(trial.metrics, dict) for trial in self.trials))
         self.as_record()
 
     @classmethod
     def begin(cls, path: Path, protocol: Protocol) -> Results:
         """Go on with a file, or start one; refuse one that was made under another protocol."""
         results = cls.read(path) if path.exists() else cls(path, protocol)
-        if not results.cells:  # nothing that another protocol could be mixed with
+        if not results.trials:  # nothing that another protocol could be mixed with
             results = cls(path, protocol, made_by=results.made_by)
         elif changed := protocol.differences(asdict(results.protocol)):
             raise UserError(
@@ -125,27 +130,20 @@ class Results:
 
     def enter(self, encoder: dict[str, Any], task: dict[str, Any]) -> None:
         """Write down an encoder and a task, or refuse one that is no longer the same."""
-        self._enter(self.encoders, encoder)
-        self._enter(self.tasks, task)
-
-    def note_cut(self, encoder: str, task: str, cut: dict[str, int]) -> None:
-        """Write down how many texts of each split were longer than an encoder takes."""
-        self.tasks[task]["cut"][encoder] = cut
-
-    def _enter(self, known: dict[str, Any], new: dict[str, Any]) -> None:
-        if known.setdefault(new["name"], new)["identity"] != new["identity"]:
-            raise UserError(
-                f"'{printable(new['name'])}' is not what it was when {printable(str(self.path))} was begun; "
-                "choose another --out or pass --overwrite"
-            )
+        for known, new in ((self.encoders, encoder), (self.tasks, task)):
+            if known.setdefault(new["name"], new)["identity"] != new["identity"]:
+                raise UserError(
+                    f"'{printable(new['name'])}' is not what it was when {printable(str(self.path))} was begun; "
+                    "choose another --out or pass --overwrite"
+                )
 
     def has(self, key: tuple[str, str, float, int]) -> bool:
-        """Whether a cell is done."""
-        return any(cell.key == key for cell in self.cells)
+        """Whether a trial is done."""
+        return any(trial.key == key for trial in self.trials)
 
-    def add(self, cell: Cell) -> None:
-        """Note a finished cell, on disk, too."""
-        self.cells.append(cell)
+    def add(self, trial: Trial) -> None:
+        """Note a finished trial, on disk, too."""
+        self.trials.append(trial)
         self.write()
 
     def write(self) -> None:
@@ -161,29 +159,28 @@ class Results:
             "protocol": asdict(self.protocol),
             "encoders": self.encoders,
             "tasks": self.tasks,
-            "cells": [asdict(cell) for cell in self.ordered()],
+            "cells": [asdict(trial) for trial in self.ordered()],
             "summary": [asdict(summary) for summary in self.summaries()],
             "averages": {name: self.average(name) for name in self.encoders},
         }
 
-    def ordered(self) -> list[Cell]:
-        """Return the cells in the order of the table, whenever they were run."""
-        return sorted(self.cells, key=self._order)
-
-    def _order(self, cell: Cell) -> tuple[int, int, float, int]:
+    def ordered(self) -> list[Trial]:
+        """Return the trials in the order of the table, whenever they were run."""
         encoders, tasks = list(self.encoders), list(self.tasks)
-        return encoders.index(cell.encoder), tasks.index(cell.task), cell.learning_rate, cell.seed
+        return sorted(
+            self.trials,
+            key=lambda one: (encoders.index(one.encoder), tasks.index(one.task), one.learning_rate, one.seed),
+        )
 
     def summaries(self) -> list[Summary]:
-        """Return one summary for each encoder and task that has cells."""
-        pairs = [(encoder, task) for encoder in self.encoders for task in self.tasks]
-        found = (self.summary(*pair) for pair in pairs)
+        """Return one summary for each encoder and task that has trials."""
+        found = (self.summary(encoder, task) for encoder in self.encoders for task in self.tasks)
         return [summary for summary in found if summary]
 
     def summary(self, encoder: str, task: str) -> Summary | None:
-        """Return what the cells of one encoder on one task say; None where there are none."""
-        cells = [cell for cell in self.cells if (cell.encoder, cell.task) == (encoder, task)]
-        return summarised(cells, self.tasks[task]["constant"]["score"]) if cells else None
+        """Return what the trials of one encoder on one task say; None where there are none."""
+        trials = [trial for trial in self.trials if (trial.encoder, trial.task) == (encoder, task)]
+        return summarised(trials, self.tasks[task]["constant"]["score"]) if trials else None
 
     def average(self, encoder: str) -> dict[str, Any] | None:
         """Return GLUE's average of an encoder over the tasks it has, and which they are."""
@@ -198,6 +195,26 @@ class Results:
         }
 
 
+@contextmanager
+def results_in(out: Path, protocol: Protocol, overwrite: bool) -> Iterator[Results]:
+    """Take a folder for results, this process alone; go on with those that are there, unless told to start again."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{printable(str(out))} is a file, not a folder")
+    is_ours = (out / RESULTS).exists()
+    if out.is_dir() and not is_ours and any(not path.name.startswith(".") for path in out.iterdir()):
+        raise UserError(f"{printable(str(out))} is not empty and holds no results; choose another --out")
+    lock = exclusive_lock(out / ".lock", f"{printable(str(out))} is in use by another process")
+    try:
+        if overwrite and is_ours:
+            Results.read(out / RESULTS)  # what is not ours, or cannot be told, is not for us to remove
+            shutil.rmtree(out / MODEL, ignore_errors=True)
+            for name in (TABLE, CSV, RESULTS):  # the one that says that the folder is ours goes last
+                (out / name).unlink(missing_ok=True)
+        yield Results.begin(out / RESULTS, protocol)
+    finally:
+        lock.release()
+
+
 def _must(condition: bool) -> None:
     if not condition:
         raise ValueError
@@ -205,7 +222,7 @@ def _must(condition: bool) -> None:
 
 @dataclass(frozen=True)
 class Summary:
-    """The cells of one encoder on one task."""
+    """The trials of one encoder on one task."""
 
     encoder: str
     task: str
@@ -229,27 +246,27 @@ class Summary:
     """What the majority class or the mean scores."""
 
 
-def summarised(cells: list[Cell], constant: float) -> Summary:
-    """Summarise the cells of one encoder on one task."""
-    rates = sorted({cell.learning_rate for cell in cells})
-    medians = {rate: statistics.median(c.score for c in cells if c.learning_rate == rate) for rate in rates}
+def summarised(trials: list[Trial], constant: float) -> Summary:
+    """Summarise the trials of one encoder on one task."""
+    rates = sorted({trial.learning_rate for trial in trials})
+    medians = {rate: statistics.median(c.score for c in trials if c.learning_rate == rate) for rate in rates}
     best = max(rates, key=lambda rate: medians[rate])
-    chosen = sorted((cell for cell in cells if cell.learning_rate == best), key=lambda cell: cell.seed)
-    scores = [cell.score for cell in chosen]
+    chosen = sorted((trial for trial in trials if trial.learning_rate == best), key=lambda trial: trial.seed)
+    scores = [trial.score for trial in chosen]
     return Summary(
-        encoder=cells[0].encoder,
-        task=cells[0].task,
+        encoder=trials[0].encoder,
+        task=trials[0].task,
         learning_rate=best,
         tried={f"{rate:g}": median for rate, median in medians.items()},
-        seeds=[cell.seed for cell in chosen],
+        seeds=[trial.seed for trial in chosen],
         scores=scores,
         median=medians[best],
         mean=statistics.fmean(scores),
         lowest=min(scores),
         highest=max(scores),
         deviation=statistics.stdev(scores) if len(scores) > 1 else None,
-        metrics={name: _median(cell.metrics[name] for cell in chosen) for name in chosen[0].metrics},
-        collapsed=sum(cell.collapsed for cell in chosen),
+        metrics={name: _median(trial.metrics[name] for trial in chosen) for name in chosen[0].metrics},
+        collapsed=sum(trial.collapsed for trial in chosen),
         constant=constant,
     )
 
@@ -257,34 +274,3 @@ def summarised(cells: list[Cell], constant: float) -> Summary:
 def _median(values: Iterable[float | None]) -> float | None:
     numbers = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.median(numbers) if numbers else None
-
-
-def finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """Return metrics as JSON can say them: it has no NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """One linear probe: accuracies of this encoder and of an untrained one, for each split."""
-
-    task: str
-    question: str
-    examples: int
-    majority: float
-    encoder: list[float]
-    random: list[float]
-
-
-def write_probe(path: Path | None, encoder: str, checksum: str, results: list[ProbeResult]) -> dict[str, Any]:
-    """Return the record of a probe, and write it where a path is given."""
-    record = {
-        "format": FORMAT,
-        "made_by": [provenance()],
-        "encoder": {"name": encoder, "identity": checksum},
-        "probes": [asdict(result) for result in results],
-    }
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(path, record)
-    return record

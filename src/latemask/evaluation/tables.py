@@ -1,4 +1,7 @@
-"""A file → its columns, by name, and where each row stands: CSV, TSV, JSONL, Parquet and Arrow, plain or compressed."""
+"""A file → its columns, by name, and where each row stands: CSV, TSV, JSONL, Parquet and Arrow, plain or compressed.
+
+CoNLL files → sentences: a word and its tag in every line, an empty line between sentences.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,15 @@ from latemask.text.sources import COMPRESSIONS, EXTENSIONS, Source, explain, fin
 from latemask.text.tasks import Piece
 
 _READ = ("csv", "tsv", "jsonl", "parquet", "arrow")
+_CONLL_FORMAT = "txt"  # whatever the ending is: .conll, .bio, .iob2, .txt, .tsv
+_CONLL_SHAPE = "CoNLL has a word and its tag in every line"
+_CONLLU_COLUMNS = 10
+Row = tuple[int, list[str]]
+"""The number of a line, and its fields."""
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFile:
     """The rows of a file."""
 
     source: Source
@@ -95,7 +103,7 @@ def checksum(source: Source) -> str | None:
     return sha256_of(Path(source.location)) if source.is_local else None
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path) -> TableFile:
     """Read a file with a header (or, in JSONL, names in every line)."""
     source = open_source(path)
     if source.format not in _READ:
@@ -111,7 +119,7 @@ def read_table(path: str | Path) -> Table:
     return table
 
 
-def _read(source: Source) -> Table:
+def _read(source: Source) -> TableFile:
     if source.format in ("parquet", "arrow"):
         return _columnar(source)
     lines = whole_lines(source)
@@ -130,14 +138,14 @@ def whole_lines(source: Source) -> Iterator[Line]:
         yield line
 
 
-def split_at_tabs(lines: Iterator[Line]) -> Iterator[tuple[int, list[str]]]:
+def split_at_tabs(lines: Iterator[Line]) -> Iterator[Row]:
     """Yield (line number, fields): TSV as IANA defines it and GLUE uses it; a quote is a character."""
     for number, line in enumerate(lines, 1):
         if text := line.text.rstrip("\r\n"):
             yield number, text.split("\t")
 
 
-def _split_csv(lines: Iterator[Line], source: Source) -> Iterator[tuple[int, list[str]]]:
+def _split_csv(lines: Iterator[Line], source: Source) -> Iterator[Row]:
     csv.field_size_limit(LONGEST_LINE)
     # Strict: a quote that is never closed would swallow the rest of the file without a word.
     rows = csv.reader((line.text for line in lines), strict=True)
@@ -149,9 +157,9 @@ def _split_csv(lines: Iterator[Line], source: Source) -> Iterator[tuple[int, lis
         raise UserError(f"{source.label}:{rows.line_num}: not CSV ({error})") from None
 
 
-def _with_header(source: Source, rows: Iterator[tuple[int, list[str]]]) -> Table:
+def _with_header(source: Source, rows: Iterator[Row]) -> TableFile:
     _, columns = next(rows, (0, []))
-    table = Table(source, columns, [], [])
+    table = TableFile(source, columns, [], [])
     for number, row in rows:
         if len(row) != len(columns):
             hint = "; a comma in a text needs quotes around it" if source.format == "csv" else ""
@@ -161,7 +169,7 @@ def _with_header(source: Source, rows: Iterator[tuple[int, list[str]]]) -> Table
     return table
 
 
-def _jsonl(lines: Iterator[Line], source: Source) -> Table:
+def _jsonl(lines: Iterator[Line], source: Source) -> TableFile:
     records, numbers = [], []
     for number, line in enumerate(lines, 1):
         if not line.text.strip():
@@ -175,10 +183,10 @@ def _jsonl(lines: Iterator[Line], source: Source) -> Table:
         records.append(record)
         numbers.append(number)
     columns = list(dict.fromkeys(name for record in records for name in record))
-    return Table(source, columns, [[record.get(name) for name in columns] for record in records], numbers)
+    return TableFile(source, columns, [[record.get(name) for name in columns] for record in records], numbers)
 
 
-def _columnar(source: Source) -> Table:
+def _columnar(source: Source) -> TableFile:
     import pyarrow
     from pyarrow import ipc, parquet
 
@@ -192,4 +200,90 @@ def _columnar(source: Source) -> Table:
         table = (ipc.open_file if is_file else ipc.open_stream)(data).read_all()
     values = [column.to_pylist() for column in table.columns]
     rows = [list(row) for row in zip(*values, strict=True)]
-    return Table(source, list(table.column_names), rows, list(range(1, len(rows) + 1)))
+    return TableFile(source, list(table.column_names), rows, list(range(1, len(rows) + 1)))
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """The sentences of a file."""
+
+    source: str
+    checksum: str | None
+    words: list[list[str]]
+    tags: list[list[str]]
+    numbers: list[list[int]]
+    """The line of every word."""
+
+
+def read_conll(path: str | Path, word: str | None = None, tag: str | None = None) -> Tagged:
+    """Read sentences; `word` and `tag` are numbers of columns from 1, by default the first and the last one."""
+    source = open_source(path, _CONLL_FORMAT)
+    columns = _column(word, "--text", 0), _column(tag, "--label", -1)
+    found = Tagged(source.label, checksum(source), [], [], [])
+    for sentence in _sentences(source):
+        pairs = [_word_and_tag(fields, columns, f"{source.label}:{number}") for number, fields in sentence]
+        found.words.append([word for word, _ in pairs])
+        found.tags.append([tag for _, tag in pairs])
+        found.numbers.append([number for number, _ in sentence])
+    return found
+
+
+def read_words(path: str | Path, word: str | None = None) -> list[list[str]]:
+    """Read sentences without tags: a word in every line, alone or in the column `word`."""
+    source = open_source(path, _CONLL_FORMAT)
+    column = _column(word, "--text", 0)
+    return [[_word(row, column, source) for row in sentence] for sentence in _sentences(source)]
+
+
+def _sentences(source: Source) -> Iterator[list[Row]]:
+    """Yield each sentence as (line number, fields) of its words."""
+    lines = [line.text.strip("\r\n") for line in whole_lines(source)]
+    has_tabs = any("\t" in line for line in lines)
+    sentence: list[Row] = []
+    count = 0
+    for number, line in enumerate([*lines, ""], 1):
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if sentence:
+                yield sentence
+                count += 1
+            sentence = []
+        elif fields := _fields(line, has_tabs):
+            sentence.append((number, fields))
+    if not count:
+        raise UserError(f"{source.label}: holds no sentences; {_CONLL_SHAPE}")
+
+
+def _fields(line: str, has_tabs: bool) -> list[str]:
+    """Split a line; nothing where it is a comment, or what CoNLL-U adds to the words of a sentence."""
+    if not has_tabs:
+        return line.split()
+    if line.startswith("#") and "\t" not in line:
+        return []
+    fields = [field.strip() for field in line.split("\t")]
+    return [] if len(fields) == _CONLLU_COLUMNS and not fields[0].isdigit() else fields
+
+
+def _word(row: Row, column: int, source: Source) -> str:
+    number, fields = row
+    if column >= len(fields) or not fields[column]:
+        raise UserError(f"{source.label}:{number}: no word in column {column + 1}")
+    return fields[column]
+
+
+def _word_and_tag(fields: list[str], columns: tuple[int, int], where: str) -> tuple[str, str]:
+    if len(fields) < 2:
+        raise UserError(f"{where}: one column only; {_CONLL_SHAPE}")
+    if max(columns) >= len(fields):
+        raise UserError(f"{where}: {len(fields)} columns; there is no column {max(columns) + 1}")
+    word, tag = fields[columns[0]], fields[columns[1]]
+    if not word or not tag:
+        raise UserError(f"{where}: no {'tag' if word else 'word'}")
+    return word, tag
+
+
+def _column(given: str | None, option: str, default: int) -> int:
+    if given is None:
+        return default
+    if not given.isdigit() or given == "0":
+        raise UserError(f"{option} {given}: CoNLL files have no header; give the column's number, from 1")
+    return int(given) - 1

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from latemask.evaluation.display import show
+from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue, tasks_present
-from latemask.evaluation.protocol import SEEDS, FineTuningPrecision, Protocol, Select, checked_protocol, refuse_seeds
-from latemask.evaluation.results import Results
-from latemask.evaluation.results_folder import RESULTS, begin, write_tables
+from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
+from latemask.evaluation.results import RESULTS, Results, results_in
 from latemask.evaluation.tasks import GLUE, GlueName
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
@@ -23,13 +22,7 @@ def glue(
     out: Path = Path("glue-results"),
     seeds: int = SEEDS,
     lrs: Sequence[float] | None = None,
-    epochs: int = Protocol.epochs,
-    patience: int = Protocol.patience,
-    select: Select = Protocol.select,
-    batch_size: int | None = None,
-    max_length: int | None = None,
-    max_train: int | None = None,
-    precision: FineTuningPrecision = Protocol.precision,
+    protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
     overwrite: bool = False,
 ) -> Results:
@@ -42,27 +35,21 @@ def glue(
         out: Folder to write results.json, results.md and results.csv into; the same command goes on there.
         seeds: How many runs of each task, with seeds 0, 1, 2 and so on.
         lrs: Peak learning rates to try; by default one that suits the encoder's size.
-        epochs: Most passes over the training rows.
-        patience: Epochs without a better dev score before a run stops.
-        select: Epoch that is reported: best on dev, or last.
-        batch_size: Rows a step; by default 16 below 10,000 training rows and 32 above.
-        max_length: Tokens of a text, longer ones are cut; by default what the encoder takes, 512 at most.
-        max_train: Train on so many rows of each task only, chosen at random, for a quick look.
-        precision: What training computes in; auto takes bf16 on a GPU or CPU that has it. Scores are in fp32.
+        protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for random: encoders: that of a run, an encoder or a data folder.
         overwrite: Start again where results are.
     """
-    protocol = checked_protocol(epochs, patience, select, batch_size, max_length, max_train, precision)
+    protocol.check()
     refuse_seeds(seeds)
     folder = Path(data) if data else None
     names = _names(folder, tasks)
-    loaded = [load_glue(name, folder).limited(max_train) for name in names]
+    loaded = [load_glue(name, folder).limited(protocol.max_train) for name in names]
     from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
     from latemask.evaluation.grid import refuse_settings, run_grid
 
     opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
     refuse_settings(protocol, opened, lrs)
-    with begin(Path(out), protocol, overwrite) as results:
+    with results_in(Path(out), protocol, overwrite) as results:
         run_grid(opened, loaded, lrs, seeds, results)
         write_tables(results)
     show(results)

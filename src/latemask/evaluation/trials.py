@@ -13,12 +13,11 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import PrinterCallback
 
 from latemask.evaluation.encoders import Encoder
-from latemask.evaluation.features import Features, featurize, make_collator
-from latemask.evaluation.metrics import is_collapsed, measured, score_of
-from latemask.evaluation.predictions import at_words, decided, logits_of
-from latemask.evaluation.progress import Watch
+from latemask.evaluation.features import Features, at_words, decided, featurize, logits_of, make_collator
+from latemask.evaluation.methods import METHODS
+from latemask.evaluation.metrics import finite, is_collapsed, measured, score_of
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import Cell, finite
+from latemask.evaluation.results import Trial
 from latemask.evaluation.tasks import Task
 from latemask.ground.errors import UserError
 from latemask.ground.precision import attention_kernels, mixed_precision, precision_name
@@ -57,17 +56,31 @@ def prepare_task(encoder: Encoder, task: Task, protocol: Protocol) -> Prepared:
     return Prepared(encoder, task, protocol, max_length, splits)
 
 
-def run_cell(
-    prepared: Prepared, learning_rate: float, seed: int, watch: Watch | None = None, keep: bool = False
-) -> tuple[Cell, Any]:
-    """Fine-tune once; return the record and, with `keep`, the model as it was at the reported epoch."""
+class Observer:
+    """Is told of steps and epochs, and may end a trial by raising something. This one does nothing."""
+
+    def step(self) -> None:
+        """One step is done."""
+
+    def epoch(self, number: int, score: float) -> None:
+        """One epoch is done, and scored."""
+
+    def check(self) -> None:
+        """A good moment to stop."""
+
+
+def run_trial(
+    prepared: Prepared, learning_rate: float, seed: int, observer: Observer | None = None, keep: bool = False
+) -> tuple[Trial, Any]:
+    """Fine-tune once; return the record and, with `keep`, the stock model as it was at the reported epoch."""
     started = time.monotonic()
-    model = prepared.encoder.with_head(prepared.task, seed)
+    method = METHODS[prepared.protocol.method]
+    model = method.prepared(prepared.encoder.with_head(prepared.task, seed), prepared.protocol)
     collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer_for(prepared.task.kind))
-    judge = Judge(prepared, collator, watch or Watch(), keep)
+    judge = Judge(prepared, collator, observer or Observer(), keep)
     with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
         trainer = FineTuner(
-            kind=mixed_precision(prepared.protocol.precision),
+            dtype=mixed_precision(prepared.protocol.precision),
             model=model,
             args=_arguments(prepared, learning_rate, seed, folder),
             data_collator=collator,
@@ -76,12 +89,12 @@ def run_cell(
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    cell = judge.record(learning_rate, seed)
+    trial = judge.record(learning_rate, seed)
     logs = [log for log in trainer.state.log_history if "loss" in log]
-    cell.loss = [[log["step"], round(log["loss"], 6) if math.isfinite(log["loss"]) else None] for log in logs]
-    cell.steps = trainer.state.global_step
-    cell.seconds = round(time.monotonic() - started, 3)
-    return cell, judge.restored(trainer.model) if keep else None
+    trial.loss = [[log["step"], round(log["loss"], 6) if math.isfinite(log["loss"]) else None] for log in logs]
+    trial.steps = trainer.state.global_step
+    trial.seconds = round(time.monotonic() - started, 3)
+    return trial, method.merged(judge.restored(trainer.model)) if keep else None
 
 
 def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str) -> TrainingArguments:
@@ -109,7 +122,7 @@ def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str)
         use_cpu=not torch.accelerator.is_available(),
         disable_tqdm=True,
     )
-    if arguments.n_gpu > 1:  # the Trainer would silently multiply the batch
+    if arguments.n_gpu > 1:  # the Trainer would silently multiply the batch, and no public argument forbids it
         arguments._n_gpu = 1
     return arguments
 
@@ -117,19 +130,19 @@ def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str)
 class FineTuner(Trainer):
     """The Trainer, in mixed precision for its losses alone: it would leave the model so for the scores, too."""
 
-    def __init__(self, *, kind: torch.dtype | None, **given: Any):
+    def __init__(self, *, dtype: torch.dtype | None, **given: Any):
         super().__init__(**given)
-        self.kind = kind
+        self.dtype = dtype
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the loss of a batch."""
         device = inputs["input_ids"].device
-        mixed = torch.autocast(device.type, self.kind, enabled=self.kind is not None)
-        with mixed, attention_kernels(device, self.kind, inputs["input_ids"].shape[1]):
+        mixed = torch.autocast(device.type, self.dtype, enabled=self.dtype is not None)
+        with mixed, attention_kernels(device, self.dtype, inputs["input_ids"].shape[1]):
             try:
                 return super().compute_loss(model, inputs, *args, **kwargs)
             except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number
-                if self.kind is not None and "BFloat16" in str(error):
+                if self.dtype is not None and "BFloat16" in str(error):
                     raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
                 raise
 
@@ -137,10 +150,10 @@ class FineTuner(Trainer):
 class Judge(TrainerCallback):
     """Scores dev after every epoch, remembers the best one, and stops when nothing gets better."""
 
-    def __init__(self, prepared: Prepared, collator: Any, watch: Watch, keep: bool):
+    def __init__(self, prepared: Prepared, collator: Any, observer: Observer, keep: bool):
         self.prepared = prepared
         self.collator = collator
-        self.watch = watch
+        self.observer = observer
         self.keep = keep
         self.epochs: list[dict[str, Any]] = []
         self.reported: dict[str, Any] = {}
@@ -148,8 +161,8 @@ class Judge(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Tell whoever watches, and may want to stop."""
-        self.watch.step()
-        self.watch.check()
+        self.observer.step()
+        self.observer.check()
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any
@@ -158,7 +171,7 @@ class Judge(TrainerCallback):
         number = len(self.epochs) + 1
         result = self._scored(model)
         self.epochs.append({"epoch": number, **result})
-        self.watch.epoch(number, result["score"])
+        self.observer.epoch(number, result["score"])
         protocol = self.prepared.protocol
         is_last = protocol.select == "last"
         if is_last or not self.reported or result["score"] > self.reported["score"]:
@@ -186,20 +199,24 @@ class Judge(TrainerCallback):
         task = self.prepared.task
         labels = task.splits[split].labels
         rows = self.prepared.splits[split].rows
-        predictions = decided(task.kind, logits_of(model, rows, self.collator, lambda _: self.watch.check()))
+        predictions = decided(task.kind, logits_of(model, rows, self.collator, lambda _: self.observer.check()))
         if task.kind == "tagging":
             predictions = at_words(predictions, self.prepared.splits[split].words, labels, task.labels)
         return measured(task, labels, predictions), predictions
 
-    def record(self, learning_rate: float, seed: int) -> Cell:
+    def record(self, learning_rate: float, seed: int) -> Trial:
         """Return what is to be written down."""
-        prepared, reported = self.prepared, self.reported
-        return Cell(
+        prepared, task, reported = self.prepared, self.prepared.task, self.reported
+        score = float(reported["score"])
+        if "mismatched" in task.others:  # MNLI's score is that of both its dev splits; a test set is never part of it
+            other = {name: reported["metrics"][f"{name}_mismatched"] for name in task.metrics}
+            score = (score + score_of(task, other)) / 2
+        return Trial(
             encoder=prepared.encoder.name,
-            task=prepared.task.name,
+            task=task.name,
             learning_rate=learning_rate,
             seed=seed,
-            score=self._final_score(),
+            score=score,
             metrics=finite(reported["metrics"]),
             epoch=reported["epoch"],
             collapsed=reported["collapsed"],
@@ -208,14 +225,6 @@ class Judge(TrainerCallback):
             max_length=prepared.max_length,
             precision=precision_name(prepared.protocol.precision),
         )
-
-    def _final_score(self) -> float:
-        """Return the mean over GLUE's dev splits: MNLI's score is that of both, a test set is never part of it."""
-        metrics, task = self.reported["metrics"], self.prepared.task
-        if "mismatched" not in task.others:
-            return float(self.reported["score"])
-        other = score_of(task, {name: metrics[f"{name}_mismatched"] for name in task.metrics})
-        return (float(self.reported["score"]) + other) / 2
 
     def restored(self, model: Any) -> Any:
         """Return the model with the weights of the reported epoch."""

@@ -16,12 +16,10 @@ from transformers import (
     set_seed,
 )
 
-from latemask.evaluation.cells import Judge, prepare_task, run_cell
-from latemask.evaluation.features import make_collator
+from latemask.evaluation.features import decided, logits_of, make_collator
 from latemask.evaluation.metrics import measured
-from latemask.evaluation.predictions import decided, logits_of
-from latemask.evaluation.progress import Watch
 from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.trials import Judge, Observer, prepare_task, run_trial
 from latemask.ground.errors import UserError
 from tests.evaluation.conftest import make_task
 
@@ -30,7 +28,7 @@ QUICK = Protocol(epochs=2, batch_size=4, precision="fp32")
 
 def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, tmp_path):
     task = make_task(rows=40)
-    cell, _ = run_cell(prepare_task(encoder, task, QUICK), 1e-3, seed=1)
+    trial, _ = run_trial(prepare_task(encoder, task, QUICK), 1e-3, seed=1)
 
     tokenizer = AutoTokenizer.from_pretrained(encoder_folder)
     set_seed(1)
@@ -49,7 +47,7 @@ def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, t
 
     plain = [[log["step"], round(log["loss"], 6)] for log in trainer.state.log_history if "loss" in log]
     assert len(plain) == 20
-    assert cell.loss == plain
+    assert trial.loss == plain
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -57,15 +55,15 @@ def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, t
 def test_it_learns_what_can_be_learnt(encoder, kind, precision):
     protocol = Protocol(epochs=8, batch_size=8, precision=precision)
     prepared = prepare_task(encoder, make_task(kind, rows=48), protocol)
-    cell, _ = run_cell(prepared, 5e-3, seed=0)
-    assert cell.score > 0.9
-    assert not cell.collapsed
-    assert cell.loss[-1][1] < cell.loss[0][1] / 2
+    trial, _ = run_trial(prepared, 5e-3, seed=0)
+    assert trial.score > 0.9
+    assert not trial.collapsed
+    assert trial.loss[-1][1] < trial.loss[0][1] / 2
 
 
 def test_the_same_seed_gives_the_same_cell_and_another_seed_another(encoder):
     prepared = prepare_task(encoder, make_task(), QUICK)
-    first, again, other = (run_cell(prepared, 1e-3, seed)[0] for seed in (0, 0, 1))
+    first, again, other = (run_trial(prepared, 1e-3, seed)[0] for seed in (0, 0, 1))
     assert replace(first, seconds=0) == replace(again, seconds=0)
     assert first.loss != other.loss
 
@@ -83,7 +81,7 @@ class Scores:
     """A judge whose scores are written in advance."""
 
     def __init__(self, scores, protocol, encoder, keep=True):
-        self.judge = Judge(prepare_task(encoder, make_task(), protocol), None, Watch(), keep)
+        self.judge = Judge(prepare_task(encoder, make_task(), protocol), None, Observer(), keep)
         results = iter(scores)
         self.judge._scored = lambda model: {"score": next(results), "metrics": {"accuracy": 0.5}, "collapsed": False}
         self.model = torch.nn.Linear(1, 1, bias=False)
@@ -115,8 +113,8 @@ def test_the_last_epoch_can_be_asked_for(encoder):
 
 def test_in_bf16_the_losses_are_about_the_same_and_the_record_says_so(encoder):
     task = make_task(rows=40)
-    mixed, model = run_cell(prepare_task(encoder, task, replace(QUICK, precision="bf16")), 1e-3, seed=1, keep=True)
-    plain, _ = run_cell(prepare_task(encoder, task, QUICK), 1e-3, seed=1)
+    mixed, model = run_trial(prepare_task(encoder, task, replace(QUICK, precision="bf16")), 1e-3, seed=1, keep=True)
+    plain, _ = run_trial(prepare_task(encoder, task, QUICK), 1e-3, seed=1)
     assert (mixed.precision, plain.precision) == ("bf16", "fp32")
     assert mixed.loss != plain.loss
     np.testing.assert_allclose(np.array(mixed.loss, float), np.array(plain.loss, float), rtol=0.02)
@@ -133,7 +131,7 @@ def test_in_bf16_training_is_mixed_and_scores_are_not(encoder, monkeypatch):
         return whole(self, **inputs)
 
     monkeypatch.setattr(ModernBertForSequenceClassification, "forward", watched)
-    run_cell(prepare_task(encoder, make_task(rows=24), replace(QUICK, precision="bf16")), 1e-3, seed=1)
+    run_trial(prepare_task(encoder, make_task(rows=24), replace(QUICK, precision="bf16")), 1e-3, seed=1)
     assert seen == {(True, True, False), (False, False, True)}  # fused attention is slow in bf16
 
 
@@ -143,27 +141,27 @@ def test_an_encoder_that_cannot_do_bf16_is_said(encoder, monkeypatch):
 
     monkeypatch.setattr(ModernBertForSequenceClassification, "forward", fails)
     with pytest.raises(UserError, match="pass --precision fp32"):
-        run_cell(prepare_task(encoder, make_task(rows=24), replace(QUICK, precision="bf16")), 1e-3, seed=1)
+        run_trial(prepare_task(encoder, make_task(rows=24), replace(QUICK, precision="bf16")), 1e-3, seed=1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_model_that_is_kept_gives_the_score_that_is_reported(encoder, precision):
     task = make_task(rows=40)
     prepared = prepare_task(encoder, task, Protocol(epochs=3, batch_size=8, precision=precision))
-    cell, model = run_cell(prepared, 3e-3, 0, keep=True)
+    trial, model = run_trial(prepared, 3e-3, 0, keep=True)
     rows, collator = prepared.splits["dev"].rows, make_collator(task.kind, encoder.tokenizer)
-    assert measured(task, task.dev.labels, decided(task.kind, logits_of(model, rows, collator))) == cell.metrics
+    assert measured(task, task.dev.labels, decided(task.kind, logits_of(model, rows, collator))) == trial.metrics
 
 
 def test_other_splits_are_scored_and_a_test_set_decides_nothing(encoder):
     task = make_task(rows=24)
     wrong = replace(task.dev, labels=[1 - label for label in task.dev.labels])
     protocol = Protocol(epochs=6, batch_size=8)
-    plain, _ = run_cell(prepare_task(encoder, task, protocol), 5e-3, 0)
-    tested, _ = run_cell(prepare_task(encoder, replace(task, others={"test": wrong}), protocol), 5e-3, 0)
+    plain, _ = run_trial(prepare_task(encoder, task, protocol), 5e-3, 0)
+    tested, _ = run_trial(prepare_task(encoder, replace(task, others={"test": wrong}), protocol), 5e-3, 0)
     assert tested.score == plain.score
     assert tested.metrics["accuracy_test"] == pytest.approx(1 - tested.metrics["accuracy"])
-    both, _ = run_cell(prepare_task(encoder, replace(task, others={"mismatched": wrong}), protocol), 5e-3, 0)
+    both, _ = run_trial(prepare_task(encoder, replace(task, others={"mismatched": wrong}), protocol), 5e-3, 0)
     assert both.score == pytest.approx(0.5)  # MNLI's is the mean of its two
 
 
@@ -178,9 +176,3 @@ def test_predictions_come_back_in_the_order_of_their_rows(encoder):
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert len({len(row["input_ids"]) for row in rows}) > 1
     assert model.training is False
-
-
-def test_batches_suit_the_training_set():
-    assert Protocol().batch_for(3_668) == 16
-    assert Protocol().batch_for(67_349) == 32
-    assert Protocol(batch_size=8).batch_for(67_349) == 8
