@@ -156,6 +156,8 @@ class Loop:
                 loss = self.model(**batch.to(self.device)).loss
             total += torch.tensor([float(loss) * rows, rows], dtype=torch.float64)
         self.model.train()
+        if self.is_sharded:
+            self.wrapped.reshard()  # which a backward pass would have done
         loss_sum, row_count = sum_over_all(total).tolist()
         return loss_sum / row_count
 
