@@ -1,6 +1,8 @@
 """Shards and rows: no token lost, any length, special tokens in the text stay text."""
 
+import os
 import pickle
+import resource
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from datatrove.data import Document
 from datatrove.utils.dataset import DatatroveFolderDataset
 
 from latemask.text import shards
+from latemask.text.counting import count_tokens, document_lengths
 from latemask.text.reading import Problems
 from latemask.text.rows import Shard, TokenRows
 from latemask.text.shards import ShardWriter, document_hash
@@ -140,3 +143,49 @@ def test_rows_can_be_sent_to_a_worker(tmp_path):
     rows = TokenRows([shard_of(tmp_path / "a.ds")], 2, 11, bos=5)
     rows.take([0])
     assert (pickle.loads(pickle.dumps(rows)).take([2]) == rows.take([2])).all()
+
+
+@pytest.fixture
+def few_descriptors():
+    """Room for 40 more open files: less than the shards that are read."""
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 40, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def many_shards(folder, count=300, tokens=30):
+    found = []
+    for number in range(count):
+        path = folder / f"{number:03d}.ds"
+        np.arange(number * tokens, (number + 1) * tokens, dtype="<u2").tofile(path)
+        np.array([10, tokens], "<u8").tofile(f"{path}.index")
+        found.append(shard_of(path))
+    return found
+
+
+def test_there_may_be_more_shards_than_files_a_process_may_open(tmp_path, few_descriptors):
+    found = many_shards(tmp_path)
+    rows = TokenRows(found, 2, 101, bos=5)
+    backwards = np.arange(len(rows))[::-1]
+    assert (rows.take(backwards)[:, 1:] == np.arange(9000).reshape(-1, 100)[::-1]).all()
+    assert (count_tokens(found, 2, 9000) == 1).all()
+    assert document_lengths(found).tolist() == [10, 20] * 300
+
+
+@pytest.mark.parametrize("row", [0, 2, 3], ids=["inside", "across", "the next"])
+def test_a_file_that_is_cut_or_gone_is_an_error_with_its_name(tmp_path, row):
+    found = many_shards(tmp_path, 4)
+    rows = TokenRows(found, 2, 13, bos=5)
+    cut = found[0].file if row < 2 else found[1].file
+    assert rows.take([row])[0, 1:].tolist() == list(range(row * 12, row * 12 + 12))
+    os.truncate(cut, 2)
+    with pytest.raises(OSError, match="was cut while in use") as stop:
+        rows.take([row])
+    assert stop.value.filename == str(cut)
+    cut.unlink()
+    with pytest.raises(FileNotFoundError) as stop:
+        rows.take([row])
+    assert stop.value.filename == str(cut)
