@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latemask.ground.errors import Interrupted, UserError
+from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest, sha256_of
 from latemask.text import PreparedData, prepare
-from latemask.text.finishing import Finish
 from latemask.text.workplace import Workplace
 from tests.text.test_executors import fake_slurm
 
@@ -148,47 +147,6 @@ def test_the_input_is_not_where_the_result_goes(tmp_path, text):
     assert (out / "tokenizer" / "more.txt").is_file()
 
 
-def test_documents_that_are_all_the_same_cannot_be_split(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("\n\n".join(["always the same words"] * 20))
-    with pytest.raises(UserError, match="every document went to validation"):
-        prepare([path], out=tmp_path / "out")
-    assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-def test_the_one_document_that_is_held_out_is_held_out_of_every_task(tmp_path, monkeypatch):
-    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
-    texts = [f"document {n} " * 20 for n in range(20)]
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
-    data = prepare([tmp_path / f"{name}.txt" for name in "abc"], out=tmp_path / "out", validation=1e-9, workers=1)
-    assert data.manifest["splits"]["validation"]["documents"] == 3
-    assert data.manifest["splits"]["train"]["documents"] == 57
-
-
-@pytest.mark.parametrize("stop_at", [0, 1, 2])
-def test_holding_one_out_can_be_interrupted_at_any_task(tmp_path, monkeypatch, stop_at):
-    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
-    texts = [f"document {n} " * 20 for n in range(20)]
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
-    inputs = [tmp_path / f"{name}.txt" for name in "abc"]
-    calm = prepare(inputs, out=tmp_path / "calm", validation=1e-9, workers=1)
-    usual, done = Finish._do_again, []
-
-    def until_power_cut(self, rank, validation_limit):
-        if len(done) == stop_at:
-            raise KeyboardInterrupt
-        done.append(rank)
-        usual(self, rank, validation_limit)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Finish, "_do_again", until_power_cut)
-        with pytest.raises(Interrupted):
-            prepare(inputs, out=tmp_path / "out", validation=1e-9, workers=1)
-    assert prepare(inputs, out=tmp_path / "out", validation=1e-9, workers=1).fingerprint == calm.fingerprint
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -218,14 +176,6 @@ def test_an_option_that_would_be_ignored_is_refused(options, message):
 def test_impossible_arguments_are_refused(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message):
         prepare(out=tmp_path / "out", **arguments)
-
-
-def test_one_document_alone_cannot_be_split(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("all of it is one document\n" * 100)
-    with pytest.raises(UserError, match="only 1 document"):
-        prepare([path], out=tmp_path / "out")
-    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])

@@ -233,7 +233,10 @@ def test_documents_and_lines_of_any_length_are_cut_and_nothing_is_lost(tmp_path,
     monkeypatch.setattr(lines, "LONGEST_LINE", 1000)
     words = [f"word{n}é" for n in range(5000)]
     for content in (" ".join(words), "\n".join(words)):
-        texts = [text for text in read(write(tmp_path / "a.txt", content))[0] for text in lines.cut(text, 700)]
+        texts, _ = read(write(tmp_path / "a.txt", content))
+        with monkeypatch.context() as patch:
+            patch.setattr(lines, "LONGEST_DOCUMENT", 700)
+            texts = [section.text for text in texts for section in lines.cut(text)]
         assert max(map(len, texts)) <= 700
         assert " ".join(texts).split() == words
 

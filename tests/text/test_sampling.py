@@ -2,8 +2,8 @@
 
 import random
 
+from latemask.text.reading import content_hash
 from latemask.text.sampling import evenly_spread, sample
-from latemask.text.shards import document_hash
 
 TEXTS = [f"document {n} " * (1 + n % 30) for n in range(2000)]
 
@@ -30,7 +30,7 @@ def test_it_is_spread_over_the_whole_corpus():
 
 
 def test_it_does_not_favour_validation_documents():
-    chosen = [document_hash(text.encode()) < 2**62 for text in sample(TEXTS, 100_000)]
+    chosen = [content_hash(text.encode()) < 2**62 for text in sample(TEXTS, 100_000)]
     assert 0.15 < sum(chosen) / len(chosen) < 0.35
 
 

@@ -20,7 +20,7 @@ from latemask.ground.errors import UserError
 from latemask.text.builtin import BuiltinReader
 from latemask.text.lines import cut
 from latemask.text.progress import Meter
-from latemask.text.reading import FilesReader, Problems, counting_adapter
+from latemask.text.reading import FilesReader, Problems, counting_adapter, documents
 from latemask.text.sources import Source, find_sources
 from latemask.text.tasks import LARGEST_TASK, Piece, plan_tasks, task_size
 
@@ -193,6 +193,5 @@ class HubReader(HuggingFaceDatasetReader):
         self.adapter = MethodType(counting_adapter(self.text_key, self.problems, printable(self.dataset)), self)
         self.meter.start(rank)
         for number, document in enumerate(super().run(data, rank, world_size), 1):
-            for part, text in enumerate(cut(document.text)):
-                yield Document(text=text, id=f"{document.id}/{part}")
+            yield from documents(cut(document.text), document.id)
             self.meter.show(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,10 +52,12 @@ class Finish:
         """Write the manifest, say what was prepared, and remove what is no longer needed."""
         parts = self._parts()
         problems, dropped = self._notes()
-        _check_some(_total(parts, "documents"), problems, dropped, self.settings["validation"])
+        if not parts:
+            raise no_text(problems, dropped)
         if self.settings["validation"]:
+            _check_some_differ(parts.values())
             parts = self._with_one_held_out(parts)
-        if not _total(parts, "documents")["train"]:
+        if not any(part.documents["train"] for part in parts.values()):
             raise UserError("every document went to validation; lower --validation or give more text")
         data = write_manifest(
             self.out,
@@ -110,13 +113,6 @@ class Finish:
             data = step(data, rank, self.tasks)
 
 
-def _total(parts: dict[tuple[int, int], PartRecord], what: str) -> Counter[str]:
-    total: Counter[str] = Counter(dict.fromkeys(SPLITS, 0))
-    for part in parts.values():
-        total.update(getattr(part, what))
-    return total
-
-
 def _split_record(parts: dict[tuple[int, int], PartRecord], split: str, token_bytes: int) -> dict[str, Any]:
     present = {f"{split}/{shard_name(*place)}.ds": part for place, part in parts.items() if part.documents[split]}
     return {
@@ -127,14 +123,11 @@ def _split_record(parts: dict[tuple[int, int], PartRecord], split: str, token_by
     }
 
 
-def _check_some(documents: Counter[str], problems: Problems, dropped: dict[str, int], validation: float) -> None:
-    total = sum(documents.values())
-    if not total:
-        raise no_text(problems, dropped)
-    if total < 2 and validation > 0:
+def _check_some_differ(parts: Collection[PartRecord]) -> None:
+    if min(part.smallest_hash for part in parts) == max(part.largest_hash for part in parts):
         raise UserError(
-            "found only 1 document, and validation needs one of its own: give more (an empty line parts documents of "
-            "a .txt), or pass --validation 0"
+            "found only 1 document (or always the same), and validation needs one of its own: give more (an empty line "
+            "parts documents of a .txt), or pass --validation 0"
         )
 
 

@@ -7,6 +7,7 @@ number, know no tabs, and hold a line of any length in memory: ours name it, cou
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import json
 import shutil
@@ -23,7 +24,7 @@ from datatrove.pipeline.readers import IpcReader, ParquetReader
 from datatrove.pipeline.readers.base import BaseReader
 
 from latemask.ground.errors import UserError
-from latemask.text.lines import LONGEST_LINE, Line, cut, paragraphs, read_lines, unpacked
+from latemask.text.lines import LONGEST_LINE, Line, Section, cut, paragraphs, read_lines, unpacked
 from latemask.text.progress import Meter
 from latemask.text.sources import Source, explain
 from latemask.text.tasks import Piece, Tasks
@@ -68,32 +69,33 @@ class FilesReader(BaseReader):
         """Yield the documents of task `rank`."""
         self.meter.start(rank)
         for piece in self.tasks[rank]:
-            number = -1
-            for number, text in enumerate(self._texts(piece)):
-                yield Document(text=text, id=f"{piece.source.path}/{piece.start}/{number}")
-            if number < 0 and piece.is_whole:
+            is_empty = True
+            for document in documents(self._sections(piece), f"{piece.source.path}/{piece.start}"):
+                yield document
+                is_empty = False
+            if is_empty and piece.is_whole:
                 self._complain_of_empty(piece.source)
             self.meter.finish(piece.size)
 
-    def _texts(self, piece: Piece) -> Iterator[str]:
+    def _sections(self, piece: Piece) -> Iterator[Section]:
         try:
-            for text in self._open(piece):
-                yield from cut(text)
+            for text, is_first in self._open(piece):
+                yield from cut(text, is_first)
         except UserError:
             raise
         except Exception as error:  # decompressors, pyarrow and the clients of file systems have kinds of their own
             raise explain(error, piece.source) from error
 
-    def _open(self, piece: Piece) -> Iterator[str]:
+    def _open(self, piece: Piece) -> Iterator[Section]:
         source = piece.source
         if source.format in ("parquet", "arrow"):
-            return self._columnar(piece)
+            return map(Section, self._columnar(piece))
         lines = read_lines(piece, lambda read: self.meter.show(min(read, piece.size)))
         if source.format == "txt":
             return paragraphs(lines, piece)
         if source.format == "jsonl":
-            return self._jsonl(itertools.takewhile(lambda line: line.start < piece.end, lines))
-        return self._csv(lines, source)
+            return map(Section, self._jsonl(itertools.takewhile(lambda line: line.start < piece.end, lines)))
+        return map(Section, self._csv(lines, source))
 
     def _jsonl(self, lines: Iterator[Line]) -> Iterator[str]:
         for line in lines:
@@ -144,6 +146,31 @@ class FilesReader(BaseReader):
         if source.named:
             raise UserError(f"{source.label}: holds no text{self.problems.first()}")
         self.problems.add(source.label, "holds no text")
+
+
+def documents(sections: Iterable[Section], name: str) -> Iterator[Document]:
+    """Yield the sections as datatrove knows documents; each knows the hash of the first of its document."""
+    first = ""
+    for number, (text, is_first) in enumerate(sections):
+        first = text if is_first else first
+        metadata = {} if is_first else {_FIRST_HASH: content_hash(first.encode("utf-8"))}
+        yield Document(text=text, id=f"{name}/{number}", metadata=metadata)
+
+
+_FIRST_HASH = "hash of the first section"
+
+
+def document_hash(section: Document, content: bytes) -> int:
+    """Return 64 bits for a document: the same for all its sections, so that they go to the same side.
+
+    Those of its first section, whose `content` is at hand: nobody has to hold a whole book to know where it goes.
+    """
+    return section.metadata[_FIRST_HASH] if _FIRST_HASH in section.metadata else content_hash(content)
+
+
+def content_hash(content: bytes, purpose: bytes = b"") -> int:
+    """Return 64 bits of a text: what becomes of it does not depend on order or on the file."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
 
 
 def counting_adapter(text_field: str, problems: Problems, label: str) -> Callable[..., dict[str, Any]]:

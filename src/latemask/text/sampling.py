@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from latemask.text.shards import document_hash
+from latemask.text.reading import content_hash
 
 _READ_PER_SAMPLED = 10  # reading is so much faster than training that this costs nothing, and spreads the sample
 _PURPOSE = b"tokenizer"  # independent of the hash that chooses the validation documents
@@ -34,7 +34,7 @@ def sample(texts: Iterable[str], sample_bytes: int) -> list[str]:
     size, limit = 0, 2**64
     for text in texts:
         content = text.encode("utf-8")
-        if (number := document_hash(content, _PURPOSE)) >= limit:
+        if (number := content_hash(content, _PURPOSE)) >= limit:
             continue
         heapq.heappush(kept, (-number, text))
         size += len(content)
