@@ -161,7 +161,7 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, object]:
     return found
 
 
-_EXPECTED = {"manifest.json", "tokenizer", "train", "validation"}
+_EXPECTED = {".verified.json", "manifest.json", "tokenizer", "train", "validation"}
 
 
 def with_copies(arguments: argparse.Namespace, tokenizer: Path, place: Path, peak_once: float) -> dict[str, float]:

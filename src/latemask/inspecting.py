@@ -47,7 +47,7 @@ def inspect(
         raise UserError(f"--rows {rows} is less than none")
     recipe = Recipe(length=length, mask=MaskRecipe(rate=rate), seed=seed)
     check_recipe(recipe)
-    data = PreparedData.open(folder, verify=verify)
+    data = PreparedData.open(folder, verify=verify, everything=True)
     facts = {
         "folder": str(data.folder),
         "sources": data.sources,

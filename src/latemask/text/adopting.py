@@ -13,8 +13,8 @@ import numpy as np
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
 from latemask.text.counting import count_tokens
-from latemask.text.finishing import file_record, report, write_manifest
-from latemask.text.prepared import MANIFEST, PreparedData
+from latemask.text.finishing import report
+from latemask.text.prepared import MANIFEST, PreparedData, file_record, stamp, write_manifest
 from latemask.text.reading import Problems
 from latemask.text.rows import Shard
 from latemask.text.shards import SPLITS
@@ -97,12 +97,14 @@ def adopt_shards(folder: Path, tokenizer: str | None, validation: float, overwri
         shard.check(vocabulary, token_bytes)
     splits = _splits(found, validation)
     _put_tokenizer(encoder, folder / "tokenizer", overwrite)
+    names = [name for shard in found for name in (shard.name, f"{shard.name}.index")]
     data = write_manifest(
         folder,
         settings={"adopted": True, "validation": validation},
         token_bytes=token_bytes,
         splits=splits,
-        files={name: file_record(folder / name) for shard in found for name in (shard.name, f"{shard.name}.index")},
+        stamps={name: stamp(folder / name) for name in names},
+        files={name: file_record(folder / name) for name in names},
         skipped=0,
         dropped={},
     )

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections import Counter
 from collections.abc import Collection
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datatrove.pipeline.base import PipelineStep
 
-from latemask import __version__
 from latemask.ground.console import say
 from latemask.ground.errors import UserError
-from latemask.ground.files import json_digest, sha256_of, write_json_atomically
-from latemask.text.prepared import FORMAT, MANIFEST, PreparedData
+from latemask.text.prepared import PreparedData, write_manifest
 from latemask.text.reading import Problems
 from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name
-from latemask.text.tokenizer import load_tokenizer, vocabulary_of
 from latemask.text.workplace import Workplace
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what decides the bytes of a preparation."""
-    packages = ("datatrove", "tokenizers", "transformers")
-    return {"latemask": __version__, **{name: importlib.metadata.version(name) for name in packages}}
 
 
 @dataclass
@@ -65,6 +55,7 @@ class Finish:
             token_bytes=self._writer.token_size,
             splits={split: _split_record(parts, split, self._writer.token_size) for split in SPLITS},
             files={name: record for part in parts.values() for name, record in part.files.items()},
+            stamps={name: stamp for part in parts.values() for name, stamp in part.stamps.items()},
             skipped=problems.count,
             dropped=dropped,
         )
@@ -136,26 +127,6 @@ def no_text(problems: Problems, dropped: dict[str, int]) -> UserError:
     if any(dropped.values()):
         return UserError(f"cleaning left no document ({_counts(dropped)})")
     return UserError(f"no text found in the input{problems.first()}")
-
-
-def write_manifest(out: Path, *, files: dict[str, Any], **entries: Any) -> PreparedData:
-    """Write the manifest of a data folder whose shards and tokenizer are in place."""
-    tokenizer = out / "tokenizer"
-    names = sorted(path.relative_to(out).as_posix() for path in tokenizer.rglob("*") if path.is_file())
-    manifest = {
-        "format": FORMAT,
-        **entries,
-        "tokenizer": asdict(vocabulary_of(load_tokenizer(tokenizer))),
-        "files": {**files, **{name: file_record(out / name) for name in names}},
-        "versions": versions(),
-    }
-    write_json_atomically(out / MANIFEST, {**manifest, "sha256": json_digest(manifest)})
-    return PreparedData.open(out, verify=False)
-
-
-def file_record(path: Path) -> dict[str, Any]:
-    """Return size and checksum of a file."""
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def report(data: PreparedData, problems: Problems) -> None:

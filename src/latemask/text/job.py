@@ -19,8 +19,8 @@ from latemask.ground.errors import HandedOver, Interrupted, UserError
 from latemask.text.cleaning import Cleaning, check_language_model
 from latemask.text.corpora import Corpus
 from latemask.text.executors import Execution, Stage
-from latemask.text.finishing import Finish, no_text, versions
-from latemask.text.prepared import MANIFEST, PreparedData
+from latemask.text.finishing import Finish, no_text
+from latemask.text.prepared import MANIFEST, NOTE, PreparedData, versions
 from latemask.text.progress import Meter, Watch
 from latemask.text.reading import Problems
 from latemask.text.sampling import sample, tasks_to_sample
@@ -28,7 +28,7 @@ from latemask.text.shards import SPLITS, ShardWriter, dropped_by
 from latemask.text.tokenizer import Normalization, fill_vocabulary, load_tokenizer, save_tokenizer, vocabulary_of
 from latemask.text.workplace import Workplace
 
-RESULT = frozenset({MANIFEST, "tokenizer", *SPLITS})
+RESULT = frozenset({MANIFEST, NOTE, "tokenizer", *SPLITS})
 """What a finished folder holds."""
 _KEPT = "stopped. What is finished is kept: run the same command again to go on"
 

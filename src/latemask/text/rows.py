@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+SPLITS = ("train", "validation")
+
 
 @dataclass(frozen=True)
 class Shard:

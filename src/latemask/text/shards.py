@@ -8,7 +8,6 @@ the process. Where a part ends depends on the documents alone, so that it always
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,10 +25,11 @@ from datatrove.utils.tokenization import PipelineStepWithTokenizer
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from latemask.ground.files import sha256_of, write_json_atomically
+from latemask.ground.files import sync, write_json_atomically
+from latemask.text.prepared import file_record, stamp
 from latemask.text.reading import Problems, document_hash
+from latemask.text.rows import SPLITS as SPLITS
 
-SPLITS = ("train", "validation")
 PART_TOKENS = 1 << 25
 BATCH_CHARACTERS = 1 << 21  # enough to keep all cores at work; the tokenizer's own objects take 100 bytes a token
 
@@ -44,6 +44,7 @@ class PartRecord:
     smallest_hash: int = 2**64
     largest_hash: int = 0
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stamps: dict[str, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -231,16 +232,15 @@ class _Part:
             if self.record.documents[split]:
                 for ending in (".ds", ".ds.index"):
                     name = f"{split}/{shard_name(rank, number)}{ending}"
-                    self.record.files[name] = _place(self.folder / f"{split}{ending}", self.writer.out / name)
+                    self._place(self.folder / f"{split}{ending}", name)
         self.writer.ledger.seal(rank, number, self.record)
         shutil.rmtree(self.folder)
 
-
-def _place(source: Path, target: Path) -> dict[str, Any]:
-    """Move a file where it belongs, synced; return its size and checksum."""
-    with source.open("rb") as file:
-        os.fsync(file.fileno())
-    record = {"bytes": source.stat().st_size, "sha256": sha256_of(source)}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source.replace(target)
-    return record
+    def _place(self, source: Path, name: str) -> None:
+        """Move a file where it belongs, synced, and note its checksum and what it looks like there."""
+        target = self.writer.out / name
+        sync(source)
+        self.record.files[name] = file_record(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.replace(target)
+        self.record.stamps[name] = stamp(target)

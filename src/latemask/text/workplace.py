@@ -54,6 +54,8 @@ class Workplace:
     def foreign_files(self, names: frozenset[str]) -> Iterator[str]:
         """Yield what a preparation whose result is `names` would not have put here."""
         for path in sorted(self.out.iterdir()):
+            if path.name.startswith(tuple(f".{name}." for name in names)):  # of one that was killed while it wrote it
+                continue
             if path.name not in names | {FOLDER}:
                 yield path.name
             elif path.is_dir() and path.name != FOLDER:
