@@ -14,7 +14,7 @@ from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.recipe import MaskRecipe, Recipe, check_recipe
 from latemask.text import PreparedData
-from latemask.text.counting import count_tokens, document_lengths, part_of
+from latemask.text.rows import count_tokens, document_lengths, part_of
 from latemask.text.shards import SPLITS
 
 _MOST_COUNTED = 100_000_000  # tokens; enough for every share that is shown

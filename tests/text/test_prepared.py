@@ -189,7 +189,7 @@ def test_a_shard_that_changes_before_its_preparation_ends_is_read(tmp_path, corp
         shard.write_bytes(bytes(shard.stat().st_size))
         return usual(out, **entries)
 
-    monkeypatch.setattr("latemask.text.finishing.write_manifest", after_harm)
+    monkeypatch.setattr("latemask.text.workplace.write_manifest", after_harm)
     made = prepare([corpus], out=tmp_path / "out", tokenizer=str(data.tokenizer_folder))
     with pytest.raises(UserError, match="does not match its checksum"):
         PreparedData.open(made.folder)

@@ -15,7 +15,6 @@ import pytest
 from latemask.ground.errors import UserError
 from latemask.text import PreparedData, prepare
 from latemask.text.prepared import NOTE
-from latemask.text.workplace import Workplace
 from tests.text.test_executors import fake_slurm
 
 
@@ -202,8 +201,8 @@ ROOT = Path(__file__).parents[2]
 # The command line, with tasks and parts so small that a small corpus has many.
 COMMAND = """
 import sys
-from latemask.text import shards, tasks
-tasks.SMALLEST_TASK, shards.PART_TOKENS, shards.BATCH_CHARACTERS = 60_000, 8_000, 4_000
+from latemask.text import shards, sources
+sources.SMALLEST_GROUP, shards.PART_TOKENS, shards.BATCH_CHARACTERS = 60_000, 8_000, 4_000
 from latemask.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -301,14 +300,6 @@ def test_an_interrupted_run_with_other_settings_starts_afresh(many_tasks, tmp_pa
     assert prepare([source], out=out, vocab_size=320).fingerprint == fresh.fingerprint
 
 
-def test_two_processes_do_not_work_in_one_folder(tmp_path, text):
-    lock = Workplace(tmp_path / "out").lock()
-    with pytest.raises(UserError, match="being prepared by another process"):
-        prepare([text], out=tmp_path / "out")
-    lock.release()
-    assert prepare([text], out=tmp_path / "out").folder == tmp_path / "out"
-
-
 def test_nothing_but_the_result_is_left(tmp_path, text):
     data = prepare([text], out=tmp_path / "out")
     assert {path.name for path in data.folder.iterdir()} == {"manifest.json", NOTE, "tokenizer", "train", "validation"}
@@ -393,14 +384,3 @@ def test_a_dataset_of_the_hub_is_one_clear_line_offline(tmp_path):
         with pytest.raises(UserError, match="the dataset 'nobody/nothing' cannot be loaded") as caught:
             prepare(hf_dataset="nobody/nothing", streaming=streaming, out=tmp_path / "out")
         assert "\n" not in str(caught.value)
-
-
-def test_what_is_half_removed_is_not_gone_on_with(tmp_path, monkeypatch):
-    place = Workplace(tmp_path)
-    place.folder.mkdir()
-    place.start({"old": 1}, frozenset())
-    (tmp_path / "train").mkdir()
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: pytest.fail("power cut"))
-    with pytest.raises(pytest.fail.Exception):
-        place.start({"new": 1}, frozenset({"train"}))
-    assert not place.goes_on({"old": 1})

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from latemask.ground.errors import UserError
-from latemask.text.sources import Source
-from latemask.text.tasks import Piece
+from latemask.text.sources import Piece, Source
 
 LONGEST_LINE = 1 << 26  # bytes
 LONGEST_DOCUMENT = 1 << 18  # characters; a longer one is cut to sections: memory stays flat, and all cores have work

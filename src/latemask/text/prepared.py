@@ -21,7 +21,7 @@ from typing import Any
 from latemask import __version__
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest, sha256_of, write_json_atomically
-from latemask.text.progress import Watch
+from latemask.text.progress import ProgressWatch
 from latemask.text.rows import SPLITS, Shard, TokenRows
 from latemask.text.tokenizer import Vocabulary, load_tokenizer, vocabulary_of
 
@@ -125,7 +125,7 @@ def _compare_checksums(files: dict[Path, dict[str, Any]]) -> None:
     """Read the files, with all cores: a run that begins or goes on waits for this, and corpora are large."""
     threads = ThreadPoolExecutor(os.cpu_count())
     try:
-        with Watch("checking", [expected["bytes"] for expected in files.values()]) as watch:
+        with ProgressWatch("checking", [expected["bytes"] for expected in files.values()]) as watch:
             for number, (path, digest) in enumerate(zip(files, threads.map(sha256_of, files), strict=True)):
                 if digest != files[path]["sha256"]:
                     raise UserError(

@@ -26,8 +26,7 @@ from datatrove.pipeline.readers.base import BaseReader
 from latemask.ground.errors import UserError
 from latemask.text.lines import LONGEST_LINE, Line, Section, cut, paragraphs, read_lines, unpacked
 from latemask.text.progress import Meter
-from latemask.text.sources import Source, explain
-from latemask.text.tasks import Piece, Tasks
+from latemask.text.sources import Groups, Piece, Source, explain
 
 
 @dataclass
@@ -53,22 +52,22 @@ class Problems:
 
 
 class FilesReader(BaseReader):
-    """The documents of files: a list of pieces for every task."""
+    """The documents of files: a group of pieces for every task of datatrove."""
 
     name = "📚 latemask files"
 
     def __init__(
-        self, tasks: Iterable[list[Piece]], problems: Problems, meter: Meter | None = None, text_field: str = "text"
+        self, groups: Iterable[list[Piece]], problems: Problems, meter: Meter | None = None, text_field: str = "text"
     ):
         super().__init__(text_key=text_field)
-        self.tasks = Tasks(tasks)
+        self.groups = Groups(groups)
         self.problems = problems
         self.meter = meter or Meter()
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        """Yield the documents of task `rank`."""
+        """Yield the documents of group `rank`."""
         self.meter.start(rank)
-        for piece in self.tasks[rank]:
+        for piece in self.groups[rank]:
             is_empty = True
             for document in documents(self._sections(piece), f"{piece.source.path}/{piece.start}"):
                 yield document
@@ -130,7 +129,7 @@ class FilesReader(BaseReader):
         source = piece.source
         with _seekable(source) as (folder, name):
             with folder.open(name, "rb") as file:
-                table = _Table.of(file, source.format)
+                table = _Columns.of(file, source.format)
             _column(table.columns, self.text_key, source)
             adapter = counting_adapter(self.text_key, self.problems, source.label)
             reader: Any = (
@@ -200,7 +199,7 @@ def _seekable(source: Source) -> Iterator[tuple[DataFolder, str]]:
         yield DataFolder(folder), "unpacked"
 
 
-class _Table(NamedTuple):
+class _Columns(NamedTuple):
     """What a Parquet or Arrow file says of itself."""
 
     columns: list[str]
@@ -208,7 +207,7 @@ class _Table(NamedTuple):
     is_stream: bool
 
     @classmethod
-    def of(cls, file: Any, format: str) -> _Table:
+    def of(cls, file: Any, format: str) -> _Columns:
         from pyarrow import ipc, parquet
 
         if format == "parquet":

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import json
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from latemask.ground.errors import UserError
 from latemask.ground.files import write_json_atomically
+from latemask.text.reading import content_hash
 
 # RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -21,6 +25,8 @@ LARGEST_VOCABULARY = 2**24
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte must have a piece
 DEFAULT_VOCABULARY = 32768
 VOCABULARY_MULTIPLE = 64  # matrix kernels are fastest where sizes are multiples of it
+
+READ_PER_SAMPLED = 10  # reading is so much faster than training that this costs nothing, and spreads the sample
 
 Normalization = Literal["nfc", "none"]
 
@@ -181,3 +187,67 @@ def copy_tokenizer(source: Path, folder: Path, max_length: int) -> None:
         raise UserError(f"{source / path.name} is damaged") from None
     write_json_atomically(path, {**config, "model_max_length": max_length})
     vocabulary_of(load_tokenizer(folder))  # a damaged one is noticed here, not by whoever opens the copy
+
+
+@dataclass(frozen=True)
+class TokenizerPlan:
+    """Which tokenizer: one that is there, or one to train."""
+
+    vocab_size: int | None
+    given: str | None
+    sample_bytes: int
+    normalize: Normalization
+
+    @cached_property
+    def reused(self) -> Any:
+        """The tokenizer that is there already, or None."""
+        if self.given is None:
+            return None
+        tokenizer = load_tokenizer(self.given)
+        vocabulary_of(tokenizer)
+        return tokenizer
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the tokenizer."""
+        if self.given is None:
+            return {
+                "tokenizer": None,
+                "vocab_size": self.vocab_size,
+                "tokenizer_sample": self.sample_bytes,
+                "normalize": self.normalize,
+            }
+        content = self.reused.backend_tokenizer.to_str().encode("utf-8")
+        return {"tokenizer": {"path": self.given, "sha256": hashlib.sha256(content).hexdigest()}}
+
+    def train(self, texts: Sequence[str]) -> Any:
+        """Train the one that is not there."""
+        return fill_vocabulary(texts, self.vocab_size, self.normalize)
+
+
+def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
+    """Return which groups of pieces to sample from: all, or as many at even distances as make about `limit` bytes."""
+    total = sum(sizes)
+    if total <= limit:
+        return list(range(len(sizes)))
+    count = max(1, len(sizes) * limit // total)
+    return [len(sizes) * number // count for number in range(count)]
+
+
+def sample(texts: Iterable[str], sample_bytes: int) -> list[str]:
+    """Return documents of `sample_bytes` in all, chosen by their content: whatever the order and the number.
+
+    Those with the smallest hashes. The largest of them leave as smaller ones come, so memory is bounded.
+    """
+    kept: list[tuple[int, str]] = []
+    size, limit = 0, 2**64
+    for text in texts:
+        content = text.encode("utf-8")
+        if (number := content_hash(content, b"tokenizer")) >= limit:  # not the hash that chooses validation
+            continue
+        heapq.heappush(kept, (-number, text))
+        size += len(content)
+        while size > sample_bytes and len(kept) > 1:
+            largest, left = heapq.heappop(kept)
+            size, limit = size - len(left.encode("utf-8")), -largest
+    return [text for _, text in sorted(kept, reverse=True)]

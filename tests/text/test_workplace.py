@@ -1,4 +1,4 @@
-"""Validation: at least one document, all of it, and nothing of it in the training text."""
+"""The workplace, and its end: at least one document is held out, all of it, and nothing of it is trained on."""
 
 import csv
 import io
@@ -12,7 +12,26 @@ import pytest
 
 from latemask.ground.errors import Interrupted, UserError
 from latemask.text import lines, prepare, shards
-from latemask.text.finishing import Finish
+from latemask.text.workplace import Finish, Workplace
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path, corpus):
+    lock = Workplace(tmp_path / "out").lock()
+    with pytest.raises(UserError, match="being prepared by another process"):
+        prepare([corpus], out=tmp_path / "out")
+    lock.release()
+    assert prepare([corpus], out=tmp_path / "out").folder == tmp_path / "out"
+
+
+def test_what_is_half_removed_is_not_gone_on_with(tmp_path, monkeypatch):
+    place = Workplace(tmp_path)
+    place.folder.mkdir()
+    place.start({"old": 1})
+    (tmp_path / "train").mkdir()
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: pytest.fail("power cut"))
+    with pytest.raises(pytest.fail.Exception):
+        place.start({"new": 1})
+    assert not place.goes_on({"old": 1})
 
 
 def test_one_document_alone_cannot_be_split(tmp_path):
@@ -32,7 +51,7 @@ def test_documents_that_are_all_the_same_cannot_be_split(tmp_path):
 
 
 def test_the_one_document_that_is_held_out_is_held_out_of_every_task(tmp_path, monkeypatch):
-    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
+    monkeypatch.setattr("latemask.text.sources.SMALLEST_GROUP", 1000)
     texts = [f"document {n} " * 20 for n in range(20)]
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
@@ -43,7 +62,7 @@ def test_the_one_document_that_is_held_out_is_held_out_of_every_task(tmp_path, m
 
 @pytest.mark.parametrize("stop_at", [0, 1, 2])
 def test_holding_one_out_can_be_interrupted_at_any_task(tmp_path, monkeypatch, stop_at):
-    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
+    monkeypatch.setattr("latemask.text.sources.SMALLEST_GROUP", 1000)
     texts = [f"document {n} " * 20 for n in range(20)]
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
@@ -145,7 +164,7 @@ def test_the_side_does_not_depend_on_where_a_file_is_cut(tmp_path, data, short_s
     path = write_tables(tmp_path, format, TEXTS)
     options = {"tokenizer": str(data.tokenizer_folder), "validation": 0.4, "workers": 1}
     whole = prepare([path], out=tmp_path / "whole", **options)
-    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 300)
+    monkeypatch.setattr("latemask.text.sources.SMALLEST_GROUP", 300)
     parts = prepare([path], out=tmp_path / "parts", **options)
     assert len(parts.shards("train")) > 10
     assert sides(parts) == sides(whole)
