@@ -12,6 +12,7 @@ import pytest
 
 from latemask.ground.errors import Interrupted, UserError
 from latemask.text import lines, prepare, shards
+from latemask.text.prepared import NOTE
 from latemask.text.workplace import Finish, Workplace
 
 
@@ -21,6 +22,14 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path, corpus):
         prepare([corpus], out=tmp_path / "out")
     lock.release()
     assert prepare([corpus], out=tmp_path / "out").folder == tmp_path / "out"
+
+
+def test_what_a_killed_process_wrote_aside_is_not_in_the_way(tmp_path, corpus, data):
+    (tmp_path / "out").mkdir()
+    for name in (".manifest.json.123", f".{NOTE}.123"):
+        (tmp_path / "out" / name).write_text("{")
+    made = prepare([corpus], out=tmp_path / "out", tokenizer=str(data.tokenizer_folder))
+    assert {path.name for path in made.folder.iterdir()} == {"manifest.json", NOTE, "tokenizer", "train", "validation"}
 
 
 def test_what_is_half_removed_is_not_gone_on_with(tmp_path, monkeypatch):

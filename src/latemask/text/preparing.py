@@ -192,30 +192,19 @@ def _already_done(out: Path, settings: dict[str, Any], overwrite: bool) -> Prepa
     """Return the data if it is there; refuse a folder that holds something else."""
     try:
         manifest = read_manifest(out)
+        if manifest is None:
+            return None
+        before = manifest["settings"]
+        if changed := sorted(key for key in {**settings, **before} if before.get(key) != settings.get(key)):
+            raise UserError(
+                f"{out} was prepared with other settings ({', '.join(changed)}); choose another --out or pass "
+                "--overwrite"
+            )
+        data = PreparedData.open(out)
     except UserError:
-        if overwrite:
+        if overwrite:  # also what is damaged is a reason to begin again
             return None
         raise
-    if manifest is None:
-        return None
-    before = manifest["settings"]
-    changed = sorted(key for key in {**settings, **before} if before.get(key) != settings.get(key))
-    if not changed and (data := _intact(out, overwrite)):
-        Workplace(out).remove()
-        say(f"{out} is already prepared with these settings: nothing to do")
-        return data
-    if overwrite:
-        return None
-    raise UserError(
-        f"{out} was prepared with other settings ({', '.join(changed)}); choose another --out or pass --overwrite"
-    )
-
-
-def _intact(out: Path, overwrite: bool) -> PreparedData | None:
-    """Open what is there; a damaged file is an error, or a reason to begin again."""
-    try:
-        return PreparedData.open(out)
-    except UserError:
-        if overwrite:
-            return None
-        raise
+    Workplace(out).remove()
+    say(f"{out} is already prepared with these settings: nothing to do")
+    return data

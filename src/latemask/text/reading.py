@@ -28,6 +28,8 @@ from latemask.text.lines import LONGEST_LINE, Line, Section, cut, paragraphs, re
 from latemask.text.progress import Meter
 from latemask.text.sources import Groups, Piece, Source, explain
 
+_FIRST_HASH = "hash of the first section"
+
 
 @dataclass
 class Problems:
@@ -73,7 +75,9 @@ class FilesReader(BaseReader):
                 yield document
                 is_empty = False
             if is_empty and piece.is_whole:
-                self._complain_of_empty(piece.source)
+                if piece.source.named:
+                    raise UserError(f"{piece.source.label}: holds no text{self.problems.first()}")
+                self.problems.add(piece.source.label, "holds no text")
             self.meter.finish(piece.size)
 
     def _sections(self, piece: Piece) -> Iterator[Section]:
@@ -141,11 +145,6 @@ class FilesReader(BaseReader):
                 yield document.text
                 self.meter.show(piece.size * number // table.rows if table.rows else 0)
 
-    def _complain_of_empty(self, source: Source) -> None:
-        if source.named:
-            raise UserError(f"{source.label}: holds no text{self.problems.first()}")
-        self.problems.add(source.label, "holds no text")
-
 
 def documents(sections: Iterable[Section], name: str) -> Iterator[Document]:
     """Yield the sections as datatrove knows documents; each knows the hash of the first of its document."""
@@ -156,14 +155,8 @@ def documents(sections: Iterable[Section], name: str) -> Iterator[Document]:
         yield Document(text=text, id=f"{name}/{number}", metadata=metadata)
 
 
-_FIRST_HASH = "hash of the first section"
-
-
 def document_hash(section: Document, content: bytes) -> int:
-    """Return 64 bits for a document: the same for all its sections, so that they go to the same side.
-
-    Those of its first section, whose `content` is at hand: nobody has to hold a whole book to know where it goes.
-    """
+    """Return 64 bits of the first section, given one and its content: all of a document goes to the same side."""
     return section.metadata[_FIRST_HASH] if _FIRST_HASH in section.metadata else content_hash(content)
 
 

@@ -26,7 +26,6 @@ EXTENSIONS = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 _READABLE = f"{', '.join(EXTENSIONS)}, plain or {', '.join(COMPRESSIONS)}"
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
@@ -126,16 +125,12 @@ def _matches(file_system: AbstractFileSystem, path: str) -> tuple[list[str] | No
     if file_system.isfile(path):
         return [path], True
     if file_system.isdir(path):
-        return [name for name in sorted(file_system.find(path)) if not _is_hidden(name[len(path) :])], False
+        return [name for name in sorted(file_system.find(path)) if "/." not in f"/{name[len(path) :]}"], False
     if _PATTERN.search(path):
         found = (name for name in sorted(file_system.glob(path)) if file_system.isfile(name))
         hidden_wanted = path.rpartition("/")[2].startswith(".")
         return [name for name in found if hidden_wanted or not name.rpartition("/")[2].startswith(".")], False
     return None, False
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _shown(given: str, file_system: AbstractFileSystem, name: str) -> str:
@@ -153,11 +148,8 @@ def _source(file_system: AbstractFileSystem, name: str, shown: str, named: bool,
         return None
     location = name if isinstance(file_system, LocalFileSystem) else file_system.unstrip_protocol(name)
     info = file_system.info(name)
-    return Source(shown, location, named, format, compression, int(info.get("size") or 0), _stamp(info))
-
-
-def _stamp(info: dict[str, Any]) -> str:
-    return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
+    stamp = next((str(info[key]) for key in _STAMPS if info.get(key)), "")
+    return Source(shown, location, named, format, compression, int(info.get("size") or 0), stamp)
 
 
 def explain(error: Exception, source: Source) -> UserError:

@@ -46,6 +46,7 @@ class Vocabulary:
 def train_tokenizer(texts: Iterable[str], vocab_size: int, normalize: Normalization = "nfc") -> Any:
     """Train byte-level BPE on `texts`; the result is a Hugging Face tokenizer, smaller where the texts hold less."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     if normalize == "nfc":  # the same character is the same bytes, however it was typed
@@ -63,7 +64,11 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, normalize: Normalizat
     )
     _interruptibly(lambda unless_stopped: tokenizer.train_from_iterator(unless_stopped(texts), trainer))
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
-    return wrap_tokenizer(tokenizer)
+    names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    # add_prefix_space again: transformers 4 sets the pre-tokenizer to what the config says.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", add_prefix_space=True, **names
+    )
 
 
 def fill_vocabulary(texts: Sequence[str], vocab_size: int | None, normalize: Normalization = "nfc") -> Any:
@@ -104,17 +109,6 @@ def _interruptibly(work: Callable[[Callable[[Iterable[str]], Iterator[str]]], No
             stop.set()
             raise
         future.result()
-
-
-def wrap_tokenizer(tokenizer: Any) -> Any:
-    """Dress a `tokenizers.Tokenizer` of ours as a Hugging Face one."""
-    from transformers import PreTrainedTokenizerFast
-
-    names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL_TOKENS, strict=True))
-    # add_prefix_space again: transformers 4 sets the pre-tokenizer to what the config says.
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", add_prefix_space=True, **names
-    )
 
 
 def load_tokenizer(folder_or_id: str | Path) -> Any:

@@ -61,14 +61,16 @@ class Workplace:
     def foreign_files(self) -> Iterator[str]:
         """Yield what a preparation would not have put here."""
         for path in sorted(self.out.iterdir()):
-            if path.name.startswith(tuple(f".{name}." for name in RESULT)):  # of one that was killed while it wrote it
-                continue
-            if path.name not in RESULT | {FOLDER}:
+            if path.name not in RESULT | {FOLDER} and path not in self._half_written():
                 yield path.name
             elif path.is_dir() and path.name != FOLDER:
                 ours = _OF_A_TOKENIZER if path.name == "tokenizer" else _OF_A_SHARD
                 foreign = (file for file in path.rglob("*") if not (file.is_file() and file.name.endswith(ours)))
                 yield from (str(file.relative_to(self.out)) for file in foreign)
+
+    def _half_written(self) -> list[Path]:
+        """Files that a process was writing aside when it was killed."""
+        return [path for name in (MANIFEST, NOTE) for path in self.out.glob(f".{name}.*")]
 
     def goes_on(self, settings: dict[str, Any]) -> bool:
         """Whether an interrupted preparation with the same settings is here."""
@@ -104,6 +106,8 @@ class Workplace:
 
     def remove(self) -> None:
         """Leave nothing but the result."""
+        for path in self._half_written():
+            path.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
