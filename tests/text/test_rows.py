@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import resource
 
 import numpy as np
 import pytest
@@ -48,17 +47,6 @@ def test_rows_can_be_sent_to_a_worker(tmp_path):
     rows = TokenRows([shard_of(tmp_path / "a.ds")], 2, 11, bos=5)
     rows.take([0])
     assert (pickle.loads(pickle.dumps(rows)).take([2]) == rows.take([2])).all()
-
-
-@pytest.fixture
-def few_descriptors():
-    """Room for 40 more open files: less than the shards that are read."""
-    free = os.open(os.devnull, os.O_RDONLY)
-    os.close(free)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 40, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def many_shards(folder, count=300, tokens=30):

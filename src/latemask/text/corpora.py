@@ -21,7 +21,7 @@ from latemask.text.builtin import BuiltinReader
 from latemask.text.lines import cut
 from latemask.text.progress import Meter
 from latemask.text.reading import FilesReader, Problems, counting_adapter, documents
-from latemask.text.sources import LARGEST_GROUP, Groups, Piece, Source, find_sources, group_pieces, group_size
+from latemask.text.sources import LARGEST_GROUP, Groups, Piece, Source, group_pieces, group_size
 
 
 class Corpus(ABC):
@@ -52,11 +52,6 @@ class Files(Corpus):
 
     sources: list[Source]
     text_field: str = "text"
-
-    @classmethod
-    def find(cls, inputs: Sequence[str | Path], format: str | None, text_field: str) -> Files:
-        """Find the files that the inputs mean."""
-        return cls(find_sources(inputs, format), text_field)
 
     def first_inside(self, folder: Path) -> str | None:
         """Return the first of the files that lies in `folder`."""

@@ -23,6 +23,7 @@ from latemask.text.corpora import Builtin, Corpus, Files, HubDataset
 from latemask.text.executors import Execution, Where, executor_options
 from latemask.text.preparation import Preparation
 from latemask.text.prepared import MANIFEST, PreparedData, read_manifest
+from latemask.text.sources import find_sources
 from latemask.text.tokenizer import LARGEST_VOCABULARY, SMALLEST_VOCABULARY, Normalization, TokenizerPlan
 from latemask.text.workplace import FOLDER, RESULT, Workplace
 
@@ -101,7 +102,7 @@ def prepare(
     if hf_dataset:
         corpus = HubDataset(hf_dataset, hf_config, hf_split, streaming, text_field)
     else:
-        corpus = Builtin(out / FOLDER) if builtin else Files.find(inputs, format, text_field)
+        corpus = Builtin(out / FOLDER) if builtin else Files(find_sources(inputs, format), text_field)
     if inside := corpus.first_inside(out):
         raise UserError(f"{inside} lies in --out {out}, where the result goes; choose another --out")
     preparation = Preparation(
