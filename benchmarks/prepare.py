@@ -31,19 +31,17 @@ from latemask.masking.samples import SampleDataset
 from latemask.recipe import MaskCounts, MaskRecipe
 from latemask.text import PreparedData
 from latemask.text.reading import FilesReader, Problems
-from latemask.text.sampling import sample
-from latemask.text.sources import find_sources
-from latemask.text.tasks import plan_tasks
-from latemask.text.tokenizer import fill_vocabulary, save_tokenizer
+from latemask.text.sources import find_sources, group_pieces
+from latemask.text.tokenizer import fill_vocabulary, sample, save_tokenizer
 
 BATCH, LENGTH = 128, 128
 LOADER_SECONDS = 5.0
 
 
 def documents(inputs: list[str]) -> Iterator[str]:
-    tasks = plan_tasks(find_sources(inputs))
-    reader = FilesReader(tasks, Problems())
-    for rank in range(len(tasks)):
+    groups = group_pieces(find_sources(inputs))
+    reader = FilesReader(groups, Problems())
+    for rank in range(len(groups)):
         yield from (document.text for document in reader.run(rank=rank))
 
 
@@ -162,7 +160,7 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, object]:
     return found
 
 
-_EXPECTED = {"manifest.json", "tokenizer", "train", "validation"}
+_EXPECTED = {".verified.json", "manifest.json", "tokenizer", "train", "validation"}
 
 
 def with_copies(arguments: argparse.Namespace, tokenizer: Path, place: Path, peak_once: float) -> dict[str, float]:

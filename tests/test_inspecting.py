@@ -8,6 +8,7 @@ import pytest
 
 from latemask import UserError, inspect, prepare
 from latemask.cli import main
+from latemask.ground.files import sha256_of
 from latemask.masking.samples import SampleDataset
 
 
@@ -82,6 +83,17 @@ def test_a_damaged_file_is_named_with_verify(data, tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "copy")]) == 0
     assert main(["inspect", str(tmp_path / "copy"), "--verify"]) == 2
     assert f"{shard} does not match its checksum" in capsys.readouterr().err
+
+
+def test_verify_reads_every_file_whatever_is_remembered(data, tmp_path, monkeypatch, capsys):
+    shutil.copytree(data.folder, tmp_path / "copy")
+    monkeypatch.setattr("latemask.text.prepared.stamp", lambda path: "always the same")
+    read = []
+    monkeypatch.setattr("latemask.text.prepared.sha256_of", lambda path: read.append(path) or sha256_of(path))
+    for _ in range(2):
+        read.clear()
+        inspect(tmp_path / "copy", rows=0, verify=True)
+        assert len(read) == len(data.manifest["files"])
 
 
 def test_control_characters_of_the_corpus_do_not_reach_the_terminal(tmp_path, capsys):

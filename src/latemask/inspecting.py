@@ -16,7 +16,7 @@ from latemask.masking.masks import draw_masks
 from latemask.masking.samples import SampleDataset
 from latemask.recipe import MaskRecipe, Recipe, check_recipe
 from latemask.text import PreparedData
-from latemask.text.counting import count_tokens, document_lengths, part_of
+from latemask.text.rows import count_tokens, document_lengths, part_of
 from latemask.text.shards import SPLITS
 
 _MOST_COUNTED = 100_000_000  # tokens; enough for every share that is shown
@@ -49,7 +49,7 @@ def inspect(
         raise UserError(f"--rows {rows} is less than none")
     recipe = Recipe(length=length, mask=MaskRecipe(rate=rate), seed=seed)
     check_recipe(recipe)
-    data = PreparedData.open(folder, verify=verify)
+    data = PreparedData.open(folder, verify=verify, everything=True)
     facts = {
         "folder": str(data.folder),
         "sources": data.sources,

@@ -7,6 +7,7 @@ import pytest
 from datatrove.data import Document
 from datatrove.pipeline.tokens.tokenizer import DocumentTokenizer
 
+from latemask import inspect
 from latemask.ground.errors import UserError
 from latemask.text import PreparedData, prepare
 
@@ -155,3 +156,15 @@ def test_shards_of_another_tokenizer_are_refused(tmp_path, data, corpus):
     small = prepare([corpus], out=tmp_path / "small", vocab_size=320)
     with pytest.raises(UserError, match="the tokenizer has 320 pieces"):
         prepare(adopt=theirs(tmp_path / "shards", data), tokenizer=str(small.tokenizer_folder))
+
+
+def test_there_may_be_more_shards_than_files_a_process_may_open(tmp_path, data, few_descriptors, capsys):
+    (tmp_path / "shards").mkdir()
+    for number in range(150):
+        path = tmp_path / "shards" / f"{number:03d}.ds"
+        np.array([7, 8, data.vocabulary.eos] * 5, "<u2").tofile(path)
+        np.arange(3, 16, 3, dtype="<u8").tofile(f"{path}.index")
+    adopted = prepare(adopt=tmp_path / "shards", tokenizer=str(data.tokenizer_folder))
+    facts = inspect(adopted.folder, rows=2, length=32)
+    assert facts["splits"]["train"]["shards"] + facts["splits"]["validation"]["shards"] >= 150
+    assert len(facts["rows"]) == 2

@@ -14,7 +14,7 @@ from fsspec.core import strip_protocol
 from huggingface_hub import cached_assets_path
 
 from latemask.ground.errors import UserError
-from latemask.text import prepare, tasks
+from latemask.text import prepare, sources
 from latemask.text.shards import SPLITS
 
 DRAW = random.Random(0)
@@ -44,7 +44,7 @@ def documents_of(data) -> int:
 
 @pytest.fixture(autouse=True)
 def many_tasks(monkeypatch):
-    monkeypatch.setattr(tasks, "SMALLEST_TASK", 10_000)
+    monkeypatch.setattr(sources, "SMALLEST_GROUP", 10_000)
 
 
 def prepared(tmp_path, *groups, **options):
@@ -65,17 +65,17 @@ def test_short_documents_are_dropped_and_counted(tmp_path, capsys):
     assert "dropped 2 shorter than 100" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("task_bytes", [10_000, 10**9])
-def test_of_equal_documents_one_is_kept(tmp_path, monkeypatch, task_bytes):
-    monkeypatch.setattr(tasks, "SMALLEST_TASK", task_bytes)
+@pytest.mark.parametrize("group_bytes", [10_000, 10**9])
+def test_of_equal_documents_one_is_kept(tmp_path, monkeypatch, group_bytes):
+    monkeypatch.setattr(sources, "SMALLEST_GROUP", group_bytes)
     data = prepared(tmp_path, ORIGINALS, ORIGINALS[50:90], ORIGINALS[60:70], NEARLY, dedup="exact")
     assert documents_of(data) == 220
     assert data.manifest["dropped"] == {"duplicates": 50}
 
 
-@pytest.mark.parametrize("task_bytes", [10_000, 10**9])
-def test_of_nearly_equal_documents_one_is_kept(tmp_path, monkeypatch, task_bytes):
-    monkeypatch.setattr(tasks, "SMALLEST_TASK", task_bytes)
+@pytest.mark.parametrize("group_bytes", [10_000, 10**9])
+def test_of_nearly_equal_documents_one_is_kept(tmp_path, monkeypatch, group_bytes):
+    monkeypatch.setattr(sources, "SMALLEST_GROUP", group_bytes)
     data = prepared(tmp_path, ORIGINALS, ORIGINALS[50:90], NEARLY, dedup="minhash")
     dropped = data.manifest["dropped"]["near-duplicates"]
     assert 40 + 12 <= dropped <= 60  # all equal ones, and most of those with another word

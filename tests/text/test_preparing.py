@@ -10,14 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from latemask.ground.errors import Interrupted, UserError
-from latemask.ground.files import json_digest, sha256_of
+from latemask.ground.errors import UserError
 from latemask.text import PreparedData, prepare
-from latemask.text.finishing import Finish
-from latemask.text.workplace import Workplace
+from latemask.text.prepared import NOTE
 from tests.text.test_executors import fake_slurm
 
 
@@ -26,23 +23,6 @@ def text(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("\n\n".join(f"This is document {n} of a small corpus. " * 5 for n in range(300)))
     return path
-
-
-def test_the_manifest_counts_what_is_there(data):
-    manifest = data.manifest
-    for split in ("train", "validation"):
-        record = manifest["splits"][split]
-        shard = record["shards"][0]["file"]
-        assert record["tokens"] == (data.folder / shard).stat().st_size // 2
-        assert record["documents"] == len(np.fromfile(data.folder / f"{shard}.index", "<u8")) > 0
-        assert manifest["files"][shard]["sha256"] == sha256_of(data.folder / shard)
-    assert manifest["tokenizer"]["size"] == len(data.tokenizer) == 1024
-    assert set(manifest["versions"]) == {"latemask", "datatrove", "tokenizers", "transformers"}
-
-
-def test_rows_decode_to_the_text(data, corpus):
-    row = data.tokenizer.decode(data.rows("train", 64).take([0])[0], skip_special_tokens=True)
-    assert row.strip()[:40] in corpus.read_text()
 
 
 def test_about_a_share_of_the_documents_is_held_out_and_none_is_in_both(tmp_path, text):
@@ -148,47 +128,6 @@ def test_the_input_is_not_where_the_result_goes(tmp_path, text):
     assert (out / "tokenizer" / "more.txt").is_file()
 
 
-def test_documents_that_are_all_the_same_cannot_be_split(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("\n\n".join(["always the same words"] * 20))
-    with pytest.raises(UserError, match="every document went to validation"):
-        prepare([path], out=tmp_path / "out")
-    assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-def test_the_one_document_that_is_held_out_is_held_out_of_every_task(tmp_path, monkeypatch):
-    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
-    texts = [f"document {n} " * 20 for n in range(20)]
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
-    data = prepare([tmp_path / f"{name}.txt" for name in "abc"], out=tmp_path / "out", validation=1e-9, workers=1)
-    assert data.manifest["splits"]["validation"]["documents"] == 3
-    assert data.manifest["splits"]["train"]["documents"] == 57
-
-
-@pytest.mark.parametrize("stop_at", [0, 1, 2])
-def test_holding_one_out_can_be_interrupted_at_any_task(tmp_path, monkeypatch, stop_at):
-    monkeypatch.setattr("latemask.text.tasks.SMALLEST_TASK", 1000)
-    texts = [f"document {n} " * 20 for n in range(20)]
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
-    inputs = [tmp_path / f"{name}.txt" for name in "abc"]
-    calm = prepare(inputs, out=tmp_path / "calm", validation=1e-9, workers=1)
-    usual, done = Finish._do_again, []
-
-    def until_power_cut(self, rank, validation_limit):
-        if len(done) == stop_at:
-            raise KeyboardInterrupt
-        done.append(rank)
-        usual(self, rank, validation_limit)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Finish, "_do_again", until_power_cut)
-        with pytest.raises(Interrupted):
-            prepare(inputs, out=tmp_path / "out", validation=1e-9, workers=1)
-    assert prepare(inputs, out=tmp_path / "out", validation=1e-9, workers=1).fingerprint == calm.fingerprint
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -218,53 +157,6 @@ def test_an_option_that_would_be_ignored_is_refused(options, message):
 def test_impossible_arguments_are_refused(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message):
         prepare(out=tmp_path / "out", **arguments)
-
-
-def test_one_document_alone_cannot_be_split(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("all of it is one document\n" * 100)
-    with pytest.raises(UserError, match="only 1 document"):
-        prepare([path], out=tmp_path / "out")
-    assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-@pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
-def test_damage_to_any_file_is_noticed_and_named(data, tmp_path, harm):
-    for name in data.manifest["files"]:
-        copy = tmp_path / harm / name.replace("/", "-")
-        shutil.copytree(data.folder, copy)
-        path = copy / name
-        content = bytearray(path.read_bytes())
-        if harm == "truncate":
-            path.write_bytes(content[:-1])
-        elif harm == "flip":
-            content[len(content) // 2] ^= 1
-            path.write_bytes(content)
-        else:
-            path.unlink()
-        with pytest.raises(UserError, match=path.name.replace(".", r"\.")):
-            PreparedData.open(copy)
-
-
-def test_a_single_changed_number_in_the_manifest_is_noticed(data, tmp_path):
-    shutil.copytree(data.folder, tmp_path / "copy")
-    manifest = tmp_path / "copy" / "manifest.json"
-    record = json.loads(manifest.read_text())
-    record["splits"]["train"]["documents"] += 1
-    manifest.write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
-        PreparedData.open(tmp_path / "copy")
-
-
-def test_a_torn_manifest_is_one_clear_line(data, tmp_path):
-    shutil.copytree(data.folder, tmp_path / "copy")
-    manifest = tmp_path / "copy" / "manifest.json"
-    manifest.write_text(manifest.read_text()[:100])
-    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
-        PreparedData.open(tmp_path / "copy")
-    manifest.write_text(json.dumps({"format": 99}))
-    with pytest.raises(UserError, match="format 99"):
-        PreparedData.open(tmp_path / "copy")
 
 
 def test_a_relative_folder_means_the_current_one_each_time(tmp_path, text, monkeypatch):
@@ -297,29 +189,6 @@ def test_overwrite_repairs_a_damaged_folder(tmp_path, text, harm):
     assert prepare([text], out=out, vocab_size=300, overwrite=True).fingerprint == whole.fingerprint
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda m: m.pop("splits"),
-        lambda m: m.pop("settings"),
-        lambda m: m["splits"].pop("validation"),
-        lambda m: m.update(token_bytes=4),
-        lambda m: m.update(files=[]),
-        lambda m: m["tokenizer"].update(mask=10**6),
-        lambda m: m["splits"]["train"].update(shards=[{"file": "../elsewhere.ds", "first": 0, "tokens": 1}]),
-    ],
-)
-def test_a_manifest_that_prepare_would_not_write_is_refused(data, tmp_path, edit):
-    shutil.copytree(data.folder, tmp_path / "copy")
-    manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
-    del manifest["sha256"]
-    edit(manifest)
-    signed = {**manifest, "sha256": json_digest(manifest)}  # not damaged: made by somebody else
-    (tmp_path / "copy" / "manifest.json").write_text(json.dumps(signed))
-    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
-        PreparedData.open(tmp_path / "copy")
-
-
 def test_a_file_name_that_is_no_text_survives(tmp_path, text):
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff\x1b.txt"))
     shutil.copy(text, odd)
@@ -332,8 +201,8 @@ ROOT = Path(__file__).parents[2]
 # The command line, with tasks and parts so small that a small corpus has many.
 COMMAND = """
 import sys
-from latemask.text import shards, tasks
-tasks.SMALLEST_TASK, shards.PART_TOKENS, shards.BATCH_CHARACTERS = 60_000, 8_000, 4_000
+from latemask.text import shards, sources
+sources.SMALLEST_GROUP, shards.PART_TOKENS, shards.BATCH_CHARACTERS = 60_000, 8_000, 4_000
 from latemask.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -344,7 +213,9 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """What depends on the inputs alone: the note says when files were written."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NOTE)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 @pytest.fixture(scope="module")
@@ -429,17 +300,9 @@ def test_an_interrupted_run_with_other_settings_starts_afresh(many_tasks, tmp_pa
     assert prepare([source], out=out, vocab_size=320).fingerprint == fresh.fingerprint
 
 
-def test_two_processes_do_not_work_in_one_folder(tmp_path, text):
-    lock = Workplace(tmp_path / "out").lock()
-    with pytest.raises(UserError, match="being prepared by another process"):
-        prepare([text], out=tmp_path / "out")
-    lock.release()
-    assert prepare([text], out=tmp_path / "out").folder == tmp_path / "out"
-
-
 def test_nothing_but_the_result_is_left(tmp_path, text):
     data = prepare([text], out=tmp_path / "out")
-    assert {path.name for path in data.folder.iterdir()} == {"manifest.json", "tokenizer", "train", "validation"}
+    assert {path.name for path in data.folder.iterdir()} == {"manifest.json", NOTE, "tokenizer", "train", "validation"}
     assert set(files_in(data.folder)) == {*data.manifest["files"], "manifest.json"}
 
 
@@ -521,14 +384,3 @@ def test_a_dataset_of_the_hub_is_one_clear_line_offline(tmp_path):
         with pytest.raises(UserError, match="the dataset 'nobody/nothing' cannot be loaded") as caught:
             prepare(hf_dataset="nobody/nothing", streaming=streaming, out=tmp_path / "out")
         assert "\n" not in str(caught.value)
-
-
-def test_what_is_half_removed_is_not_gone_on_with(tmp_path, monkeypatch):
-    place = Workplace(tmp_path)
-    place.folder.mkdir()
-    place.start({"old": 1}, frozenset())
-    (tmp_path / "train").mkdir()
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: pytest.fail("power cut"))
-    with pytest.raises(pytest.fail.Exception):
-        place.start({"new": 1}, frozenset({"train"}))
-    assert not place.goes_on({"old": 1})

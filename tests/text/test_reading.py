@@ -14,16 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latemask.ground.errors import UserError
-from latemask.text import lines, tasks
+from latemask.text import lines, sources
 from latemask.text.progress import Meter
 from latemask.text.reading import FilesReader, Problems
-from latemask.text.sources import find_sources
-from latemask.text.tasks import Piece, plan_tasks
+from latemask.text.sources import Piece, find_sources, group_pieces
 
 
 def read(*inputs, strict=False, text_field="text", format=None) -> tuple[list[str], Problems]:
     problems = Problems(strict)
-    planned = plan_tasks(find_sources(inputs, format))
+    planned = group_pieces(find_sources(inputs, format))
     reader = FilesReader(planned, problems, text_field=text_field)
     return [document.text for rank in range(len(planned)) for document in reader.run(rank=rank)], problems
 
@@ -233,7 +232,10 @@ def test_documents_and_lines_of_any_length_are_cut_and_nothing_is_lost(tmp_path,
     monkeypatch.setattr(lines, "LONGEST_LINE", 1000)
     words = [f"word{n}é" for n in range(5000)]
     for content in (" ".join(words), "\n".join(words)):
-        texts = [text for text in read(write(tmp_path / "a.txt", content))[0] for text in lines.cut(text, 700)]
+        texts, _ = read(write(tmp_path / "a.txt", content))
+        with monkeypatch.context() as patch:
+            patch.setattr(lines, "LONGEST_DOCUMENT", 700)
+            texts = [section.text for text in texts for section in lines.cut(text)]
         assert max(map(len, texts)) <= 700
         assert " ".join(texts).split() == words
 
@@ -279,15 +281,15 @@ def test_pieces_of_a_text_file_hold_every_document_once(tmp_path_factory, texts,
 
 
 def test_pieces_of_a_jsonl_file_hold_every_line_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "SMALLEST_TASK", 100)
+    monkeypatch.setattr(sources, "SMALLEST_GROUP", 100)
     texts = [f"line {n} " + "é" * (n % 50) for n in range(100)]
     path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts))
-    assert len(plan_tasks(find_sources([path]))) > 20
+    assert len(group_pieces(find_sources([path]))) > 20
     assert read(path)[0] == texts
 
 
 def test_in_the_middle_of_a_file_a_problem_is_named_by_its_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "SMALLEST_TASK", 100)
+    monkeypatch.setattr(sources, "SMALLEST_GROUP", 100)
     content = '{"text": "fine"}\n' * 20 + "{broken\n" + '{"text": "fine"}\n' * 20
     path = write(tmp_path / "a.jsonl", content)
     texts, problems = read(path)
@@ -298,5 +300,5 @@ def test_in_the_middle_of_a_file_a_problem_is_named_by_its_byte(tmp_path, monkey
 def test_progress_adds_up_to_the_size_of_the_files(tmp_path):
     path = write(tmp_path / "a.txt.gz", gzip.compress(b"line\n" * 50_000))
     meter = Meter()
-    list(FilesReader(plan_tasks(find_sources([path])), Problems(), meter).run())
+    list(FilesReader(group_pieces(find_sources([path])), Problems(), meter).run())
     assert meter.finished == path.stat().st_size

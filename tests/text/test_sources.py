@@ -1,13 +1,25 @@
-"""Sources: files, folders, patterns and URLs; formats and compressions by name."""
+"""Sources: files, folders, patterns and URLs, by name; their pieces, in groups that depend on the inputs alone."""
 
 import gzip
 from pathlib import Path
 
 import fsspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from latemask.ground.errors import UserError
-from latemask.text.sources import COMPRESSIONS, EXTENSIONS, find_sources
+from latemask.text.sources import (
+    COMPRESSIONS,
+    EXTENSIONS,
+    LARGEST_GROUP,
+    SMALLEST_GROUP,
+    Piece,
+    Source,
+    find_sources,
+    group_pieces,
+    group_size,
+)
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -100,3 +112,53 @@ def test_what_cannot_be_found_is_said_in_one_line(tmp_path, monkeypatch, given, 
     with pytest.raises(UserError, match=message) as caught:
         find_sources([given])
     assert "\n" not in str(caught.value)
+
+
+def source(size: int, format: str = "txt", compression: str | None = None, name: str = "a") -> Source:
+    return Source(name, f"/{name}", False, format, compression, size, "")
+
+
+SOURCES = st.lists(
+    st.builds(
+        source,
+        st.integers(0, 40 * SMALLEST_GROUP),
+        st.sampled_from(["txt", "jsonl", "csv", "parquet"]),
+        st.sampled_from([None, "gzip"]),
+        st.uuids().map(str),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(SOURCES)
+def test_every_byte_is_in_exactly_one_group_in_order(found):
+    pieces = [piece for group in group_pieces(found) for piece in group]
+    position: dict[str, int] = {}
+    for piece in pieces:
+        assert piece.start == position.get(piece.source.path, 0)
+        position[piece.source.path] = min(piece.end, piece.source.size)
+    assert [piece.source for piece in pieces if piece.start == 0] == found
+    assert all(position[source.path] == source.size for source in found)
+
+
+@given(SOURCES)
+def test_groups_that_can_be_split_are_of_one_size(found):
+    limit = group_size(sum(Piece(source).text_size for source in found))
+    for group in group_pieces(found):
+        sizes = [piece.text_size for piece in group]
+        assert len(group) == 1 or sum(sizes) <= limit
+        if not group[0].source.compression and group[0].source.format in ("txt", "jsonl"):
+            assert sum(sizes) < 2 * limit
+
+
+def test_small_files_share_a_group_and_large_ones_are_split():
+    assert len(group_pieces([source(1000, name=str(n)) for n in range(500)])) == 1
+    assert len(group_pieces([source(10 * SMALLEST_GROUP)])) == 10
+    assert len(group_pieces([source(10 * SMALLEST_GROUP, compression="gzip")])) == 1
+
+
+def test_the_number_of_groups_stays_within_reason():
+    assert group_size(0) == SMALLEST_GROUP
+    assert group_size(10**12) == LARGEST_GROUP
+    assert len(group_pieces([source(10**11, name=str(n)) for n in range(10)])) < 5000

@@ -1,6 +1,7 @@
-"""The tokenizer: RoBERTa's special tokens, any byte survives, other people's tokenizers work."""
+"""The tokenizer: RoBERTa's special tokens, any byte survives, other people's tokenizers work; and its sample."""
 
 import json
+import random
 import signal
 import time
 
@@ -9,7 +10,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
 from latemask.ground.errors import UserError
-from latemask.text.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer, vocabulary_of
+from latemask.text.reading import content_hash
+from latemask.text.tokenizer import (
+    evenly_spread,
+    load_tokenizer,
+    sample,
+    save_tokenizer,
+    train_tokenizer,
+    vocabulary_of,
+)
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "the dog and the fox are friends"] * 20
 
@@ -115,3 +124,42 @@ def test_control_c_does_not_wait_for_the_end_of_the_text():
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(read) < 50
+
+
+CORPUS = [f"document {n} " * (1 + n % 30) for n in range(2000)]
+
+
+def test_a_small_corpus_is_sampled_whole():
+    assert sorted(sample(CORPUS, 10**9)) == sorted(CORPUS)
+
+
+def test_the_sample_is_bounded_and_uses_what_it_may():
+    size = sum(map(len, sample(CORPUS, 50_000)))
+    assert 50_000 - 500 < size <= 50_000
+
+
+def test_the_sample_does_not_depend_on_the_order():
+    shuffled = random.Random(0).sample(CORPUS, len(CORPUS))
+    assert sample(shuffled, 50_000) == sample(CORPUS, 50_000)
+
+
+def test_the_sample_is_spread_over_the_whole_corpus():
+    numbers = sorted(int(text.split()[1]) for text in sample(CORPUS, 50_000))
+    for quarter in range(4):
+        found = sum(500 * quarter <= number < 500 * (quarter + 1) for number in numbers)
+        assert 0.15 < found / len(numbers) < 0.35
+
+
+def test_the_sample_does_not_favour_validation_documents():
+    chosen = [content_hash(text.encode()) < 2**62 for text in sample(CORPUS, 100_000)]
+    assert 0.15 < sum(chosen) / len(chosen) < 0.35
+
+
+def test_one_document_larger_than_the_sample_is_still_a_sample():
+    assert sample(["x" * 1000], 10) == ["x" * 1000]
+
+
+def test_groups_of_a_large_corpus_are_sampled_at_even_distances():
+    assert evenly_spread([10] * 100, 1000) == list(range(100))
+    assert evenly_spread([10] * 100, 100) == list(range(0, 100, 10))
+    assert evenly_spread([10**6], 10) == [0]

@@ -16,8 +16,7 @@ from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import sha256_of
 from latemask.text.lines import LONGEST_LINE, Line, read_lines, unpacked
-from latemask.text.sources import COMPRESSIONS, EXTENSIONS, Source, explain, find_sources
-from latemask.text.tasks import Piece
+from latemask.text.sources import COMPRESSIONS, EXTENSIONS, Piece, Source, explain, find_sources
 
 _READ = ("csv", "tsv", "jsonl", "parquet", "arrow")
 _CONLL_FORMAT = "txt"  # whatever the ending is: .conll, .bio, .iob2, .txt, .tsv

@@ -1,4 +1,7 @@
-"""Words to numbers: corpus, tokenizer, shards. Knows nothing of masks."""
+"""Words to numbers: corpus, tokenizer, shards. Knows nothing of masks.
+
+A task in this room is datatrove's: the work that one process does alone, on one group of pieces of the corpus.
+"""
 
 from latemask.text.mixture import Mixture
 from latemask.text.prepared import PreparedData

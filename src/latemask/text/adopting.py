@@ -12,13 +12,12 @@ import numpy as np
 
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
-from latemask.text.counting import count_tokens
-from latemask.text.finishing import file_record, report, write_manifest
-from latemask.text.prepared import MANIFEST, PreparedData
+from latemask.text.prepared import MANIFEST, PreparedData, file_record, stamp, write_manifest
 from latemask.text.reading import Problems
-from latemask.text.rows import Shard
+from latemask.text.rows import Shard, count_tokens
 from latemask.text.shards import SPLITS
 from latemask.text.tokenizer import Vocabulary, load_tokenizer, save_tokenizer, vocabulary_of
+from latemask.text.workplace import report
 
 
 @dataclass(frozen=True)
@@ -90,19 +89,21 @@ def adopt_shards(folder: Path, tokenizer: str | None, validation: float, overwri
     found = [_Found(folder, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.ds"))]
     if not found:
         raise UserError(f"{folder} holds no .ds shard of datatrove")
-    encoder = _tokenizer(folder, found, tokenizer)
-    vocabulary = vocabulary_of(encoder)
+    given = _tokenizer(folder, found, tokenizer)
+    vocabulary = vocabulary_of(given)
     token_bytes = found[0].note[1] if found[0].note else (2 if vocabulary.size <= 2**16 else 4)
     for shard in found:
         shard.check(vocabulary, token_bytes)
     splits = _splits(found, validation)
-    _put_tokenizer(encoder, folder / "tokenizer", overwrite)
+    _put_tokenizer(given, folder / "tokenizer", overwrite)
+    names = [name for shard in found for name in (shard.name, f"{shard.name}.index")]
     data = write_manifest(
         folder,
         settings={"adopted": True, "validation": validation},
         token_bytes=token_bytes,
         splits=splits,
-        files={name: file_record(folder / name) for shard in found for name in (shard.name, f"{shard.name}.index")},
+        stamps={name: stamp(folder / name) for name in names},
+        files={name: file_record(folder / name) for name in names},
         skipped=0,
         dropped={},
     )
@@ -119,16 +120,14 @@ def _tokenizer(folder: Path, found: list[_Found], given: str | None) -> Any:
     return load_tokenizer((given or notes[0]).removesuffix("tokenizer.json"))
 
 
-def _put_tokenizer(encoder: Any, folder: Path, overwrite: bool) -> None:
+def _put_tokenizer(tokenizer: Any, folder: Path, overwrite: bool) -> None:
     """Keep the tokenizer with the shards; another one that lies there is not replaced unasked."""
-    is_there = (
-        folder.is_dir() and load_tokenizer(folder).backend_tokenizer.to_str() == encoder.backend_tokenizer.to_str()
-    )
-    if is_there:
-        return
-    if folder.is_dir() and not overwrite:
-        raise UserError(f"{folder} is another tokenizer than --tokenizer; pass --overwrite to replace it")
-    save_tokenizer(encoder, folder)
+    if folder.is_dir():
+        if load_tokenizer(folder).backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str():
+            return
+        if not overwrite:
+            raise UserError(f"{folder} is another tokenizer than --tokenizer; pass --overwrite to replace it")
+    save_tokenizer(tokenizer, folder)
 
 
 def _splits(found: list[_Found], validation: float) -> dict[str, dict[str, Any]]:

@@ -63,9 +63,9 @@ class Cleaning:
 
     def stages(self, documents: Callable[[], list[PipelineStep]], tasks: int, work: Path) -> list[Stage]:
         """Return what has to run over all documents before duplicates are known."""
-        return {None: _no_stages, "exact": _exact_stages, "minhash": _minhash_stages}[self.dedup](
-            documents, tasks, work
-        )
+        if self.dedup is None:
+            return []
+        return (_exact_stages if self.dedup == "exact" else _minhash_stages)(documents, tasks, work)
 
 
 def _is_long(min_chars: int, document: Document) -> bool:
@@ -97,10 +97,6 @@ def check_language_model(language: str) -> None:
             f"({reason}); once it is on this machine, no connection is needed"
         ) from None
     step.model._model = None
-
-
-def _no_stages(documents: Callable[[], list[PipelineStep]], tasks: int, work: Path) -> list[Stage]:
-    return []
 
 
 def _text_of(document: Document) -> str:

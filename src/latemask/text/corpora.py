@@ -1,4 +1,4 @@
-"""What to prepare: files, the builtin text, or a dataset of the Hub. Each becomes tasks and a datatrove reader."""
+"""What to prepare: files, the builtin text, or a dataset of the Hub. Each becomes a reader of datatrove."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from latemask.ground.errors import UserError
 from latemask.text.builtin import BuiltinReader
 from latemask.text.lines import cut
 from latemask.text.progress import Meter
-from latemask.text.reading import FilesReader, Problems, counting_adapter
-from latemask.text.sources import Source, find_sources
-from latemask.text.tasks import LARGEST_TASK, Piece, plan_tasks, task_size
+from latemask.text.reading import FilesReader, Problems, counting_adapter, documents
+from latemask.text.sources import LARGEST_GROUP, Groups, Piece, Source, group_pieces, group_size
 
 
 class Corpus(ABC):
-    """Documents in a number of tasks that depends on the corpus alone."""
+    """Documents in a number of groups that depends on the corpus alone; each is read by one task of datatrove."""
 
     sizes: Sequence[int]
-    """How much each task reads, for progress: bytes or rows; zeros if nobody knows."""
+    """How much there is to read in each group, for progress: bytes or rows; zeros if nobody knows."""
     text_sizes: Sequence[int]
-    """About how many bytes of text each task holds."""
+    """About how many bytes of text each holds."""
 
     @property
     @abstractmethod
@@ -54,11 +53,6 @@ class Files(Corpus):
     sources: list[Source]
     text_field: str = "text"
 
-    @classmethod
-    def find(cls, inputs: Sequence[str | Path], format: str | None, text_field: str) -> Files:
-        """Find the files that the inputs mean."""
-        return cls(find_sources(inputs, format), text_field)
-
     def first_inside(self, folder: Path) -> str | None:
         """Return the first of the files that lies in `folder`."""
         root = folder.resolve()
@@ -66,19 +60,19 @@ class Files(Corpus):
         return next(inside, None)
 
     @cached_property
-    def tasks(self) -> Any:
-        """The pieces of every task."""
-        return plan_tasks(self.sources)
+    def groups(self) -> Groups:
+        """The pieces of each group."""
+        return group_pieces(self.sources)
 
     @cached_property
     def sizes(self) -> list[int]:  # type: ignore[override]
-        """Bytes that each task reads."""
-        return [sum(piece.size for piece in task) for task in self.tasks]
+        """Bytes of each group."""
+        return [sum(piece.size for piece in group) for group in self.groups]
 
     @cached_property
     def text_sizes(self) -> list[int]:  # type: ignore[override]
         """The same, unpacked."""
-        return [sum(piece.text_size for piece in task) for task in self.tasks]
+        return [sum(piece.text_size for piece in group) for group in self.groups]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -88,7 +82,7 @@ class Files(Corpus):
 
     def reader(self, problems: Problems, meter: Meter) -> FilesReader:
         """Return the reader of the files."""
-        return FilesReader(self.tasks, problems, meter, self.text_field)
+        return FilesReader(self.groups, problems, meter, self.text_field)
 
 
 class Builtin(Corpus):
@@ -136,12 +130,12 @@ class HubDataset(Corpus):
             )
         if streaming:
             self.sizes = [0] * max(1, dataset.num_shards)
-            self.text_sizes = [LARGEST_TASK] * len(self.sizes)
+            self.text_sizes = [LARGEST_GROUP] * len(self.sizes)
             self.fingerprint = ""
         else:
-            tasks = max(1, math.ceil(dataset.data.nbytes / task_size(dataset.data.nbytes)))
-            self.sizes = [len(range(rank, len(dataset), tasks)) for rank in range(tasks)]
-            self.text_sizes = [dataset.data.nbytes // tasks] * tasks
+            groups = max(1, math.ceil(dataset.data.nbytes / group_size(dataset.data.nbytes)))
+            self.sizes = [len(range(rank, len(dataset), groups)) for rank in range(groups)]
+            self.text_sizes = [dataset.data.nbytes // groups] * groups
             self.fingerprint = f"{len(dataset)} rows, {dataset.data.nbytes} bytes"
 
     def _load(self) -> Any:
@@ -189,10 +183,9 @@ class HubReader(HuggingFaceDatasetReader):
         self.meter = meter
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        """Yield the documents of task `rank`."""
+        """Yield the documents of group `rank`."""
         self.adapter = MethodType(counting_adapter(self.text_key, self.problems, printable(self.dataset)), self)
         self.meter.start(rank)
         for number, document in enumerate(super().run(data, rank, world_size), 1):
-            for part, text in enumerate(cut(document.text)):
-                yield Document(text=text, id=f"{document.id}/{part}")
+            yield from documents(cut(document.text), document.id)
             self.meter.show(number)

@@ -27,9 +27,9 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger as datatrove_logger
 
 from latemask.ground.errors import UserError, nearest
-from latemask.text.progress import Watch
+from latemask.text.progress import ProgressWatch
 
-Kind = Literal["local", "slurm", "ray"]
+Where = Literal["local", "slurm", "ray"]
 _THREADS = "RAYON_NUM_THREADS"
 
 
@@ -46,20 +46,20 @@ class Stage:
 class Execution:
     """Where to run, how many tasks at a time, and options of datatrove's executor for Slurm or Ray."""
 
-    kind: Kind = "local"
+    where: Where = "local"
     workers: int | None = None
     """None: all cores here, as many as the cluster gives elsewhere."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse at once what would fail later."""
-        if self.kind == "slurm" and (missing := {"partition", "time"} - set(self.options)):
+        if self.where == "slurm" and (missing := {"partition", "time"} - set(self.options)):
             raise UserError(
                 "--executor slurm needs " + " ".join(f"--executor-option {name}=…" for name in sorted(missing))
             )
-        if self.kind == "slurm" and shutil.which("sbatch") is None:
+        if self.where == "slurm" and shutil.which("sbatch") is None:
             raise UserError("--executor slurm: there is no sbatch on this machine")
-        if self.kind == "ray" and importlib.util.find_spec("ray") is None:
+        if self.where == "ray" and importlib.util.find_spec("ray") is None:
             raise UserError("--executor ray needs one more package: pip install ray")
 
     @property
@@ -82,7 +82,7 @@ class Execution:
 
     def run(self, stages: Sequence[Stage], work: Path, sizes: Sequence[int]) -> None:
         """Run the stages one after another; on Slurm, only hand them over."""
-        if self.kind == "slurm":
+        if self.where == "slurm":
             self._submit(stages, work)
             return
         for stage in stages:
@@ -90,8 +90,8 @@ class Execution:
             executor = LocalExecutor(stage.pipeline, stage.tasks, self.local_workers, logging_dir=folder)
             done = set(range(stage.tasks)) - set(executor.get_incomplete_ranks())
             watched = sizes if stage.tasks == len(sizes) else [1] * stage.tasks
-            with Watch(stage.name, watched, work / "progress" / stage.name, done) as executor.watch:
-                if self.kind == "ray":
+            with ProgressWatch(stage.name, watched, work / "progress" / stage.name, done) as executor.watch:
+                if self.where == "ray":
                     self._run_on_ray(stage, folder)
                 else:
                     executor.run()
@@ -130,9 +130,9 @@ class Execution:
 _OURS = frozenset({"self", "pipeline", "tasks", "workers", "logging_dir", "depends", "skip_completed", "job_name"})
 
 
-def executor_options(kind: Kind, given: Sequence[str]) -> dict[str, Any]:
+def executor_options(where: Where, given: Sequence[str]) -> dict[str, Any]:
     """Turn NAME=VALUE into keyword arguments of datatrove's executor."""
-    executor = {"local": None, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}[kind]
+    executor = {"local": None, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}[where]
     if given and executor is None:
         raise UserError("--executor-option is for --executor slurm or ray")
     parameters = inspect.signature(executor.__init__).parameters if executor else {}
@@ -144,18 +144,18 @@ def executor_options(kind: Kind, given: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"--executor-option {text}: write NAME=VALUE")
         if name not in valid:
-            raise UserError(f"--executor-option: {kind} has no option '{name}'{nearest(name, valid)}")
+            raise UserError(f"--executor-option: {where} has no option '{name}'{nearest(name, valid)}")
         options[name] = _as_declared(name, value, valid[name])
     return options
 
 
 def _as_declared(name: str, value: str, default: Any) -> Any:
-    kind = type(default) if isinstance(default, (bool, int, float)) else str
+    declared = type(default) if isinstance(default, (bool, int, float)) else str
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     try:
-        return words[value.lower()] if kind is bool else kind(value)
+        return words[value.lower()] if declared is bool else declared(value)
     except (KeyError, ValueError):
-        raise UserError(f"--executor-option {name} must be {kind.__name__}, not '{value}'") from None
+        raise UserError(f"--executor-option {name} must be {declared.__name__}, not '{value}'") from None
 
 
 class LocalExecutor(LocalPipelineExecutor):
@@ -165,7 +165,7 @@ class LocalExecutor(LocalPipelineExecutor):
     """
 
     pipeline: list[PipelineStep]
-    watch: Watch
+    watch: ProgressWatch
 
     def run(self) -> None:
         """Run the tasks that are not done yet; stop at the first error."""

@@ -1,4 +1,4 @@
-"""Text files → lines → paragraphs, in memory that does not grow with a line, a document or a file."""
+"""Text files → lines → documents, in memory that does not grow with a line, a document or a file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from latemask.ground.errors import UserError
-from latemask.text.sources import Source
-from latemask.text.tasks import Piece
+from latemask.text.sources import Piece, Source
 
 LONGEST_LINE = 1 << 26  # bytes
-LONGEST_DOCUMENT = 1 << 18  # characters; a longer one is cut: memory stays flat, and all cores have work
+LONGEST_DOCUMENT = 1 << 18  # characters; a longer one is cut to sections: memory stays flat, and all cores have work
 _BUFFER = 1 << 20
 _LINES_BETWEEN_REPORTS = 1000
 _TEXT_CONTROLS = frozenset(b"\t\n\r\f\v\b\x1b")
@@ -88,18 +87,26 @@ def _refuse_binary(head: bytes, source: Source) -> None:
         raise UserError(f"{source.label}: looks binary or UTF-16; latemask reads UTF-8 text")
 
 
-def paragraphs(lines: Iterable[Line], piece: Piece) -> Iterator[str]:
-    """Documents of a .txt file: what stands between empty lines.
+class Section(NamedTuple):
+    """A document, or a part of one that is too long."""
+
+    text: str
+    is_first: bool = True
+    """Whether a document begins with it."""
+
+
+def paragraphs(lines: Iterable[Line], piece: Piece) -> Iterator[Section]:
+    """Documents of a .txt file: what stands between empty lines. A long one comes a few lines at a time.
 
     A document belongs to the piece in which the empty line before it begins, so that every one is read once.
     """
     document: list[str] = []
-    size, ours = 0, not piece.start
+    size, ours, is_first = 0, not piece.start, True
     for text, start, _, _ in lines:
         is_empty = not text.strip()
         if document and (is_empty or size >= LONGEST_DOCUMENT):
-            yield "".join(document).rstrip("\n")
-            document, size = [], 0
+            yield Section("".join(document).rstrip("\n"), is_first)
+            document, size, is_first = [], 0, is_empty
         if start >= piece.end and (is_empty or not ours):
             return
         ours = ours or is_empty
@@ -107,15 +114,16 @@ def paragraphs(lines: Iterable[Line], piece: Piece) -> Iterator[str]:
             document.append(text)
             size += len(text)
     if document:
-        yield "".join(document).rstrip("\n")
+        yield Section("".join(document).rstrip("\n"), is_first)
 
 
-def cut(text: str, limit: int = LONGEST_DOCUMENT) -> Iterator[str]:
-    """Yield a text, in parts if it is longer than `limit`; between words where there is a gap."""
+def cut(text: str, is_first: bool = True) -> Iterator[Section]:
+    """Yield a text, in sections if it is too long for one; between words where there is a gap."""
+    limit = LONGEST_DOCUMENT
     while len(text) > limit:
         gap = max(text.rfind(" ", limit // 2, limit), text.rfind("\n", limit // 2, limit))
         end = gap if gap > 0 else limit
-        yield text[:end]
-        text = text[end:].lstrip()
+        yield Section(text[:end], is_first)
+        text, is_first = text[end:].lstrip(), False
     if text.strip():
-        yield text
+        yield Section(text, is_first)

@@ -23,13 +23,18 @@ class Mixture:
     """They sum to one, or nearly."""
 
     @classmethod
-    def open(cls, given: str | Path | Sequence[str | Path], verify: bool = True) -> Mixture:
-        """Open FOLDER or several FOLDER:WEIGHT; without weights, each counts by its size."""
+    def open(
+        cls, given: str | Path | Sequence[str | Path], *, verify: bool = True, everything: bool = False
+    ) -> Mixture:
+        """Open FOLDER or several FOLDER:WEIGHT; without weights, each counts by its size.
+
+        `verify` and `everything` are those of `PreparedData.open`.
+        """
         given = [given] if isinstance(given, (str, Path)) else given
         if not given:
             raise UserError("say which data: --data FOLDER")
         named = [_folder_and_weight(str(item)) for item in given]
-        parts = tuple(PreparedData.open(folder, verify=verify) for folder, _ in named)
+        parts = tuple(PreparedData.open(folder, verify=verify, everything=everything) for folder, _ in named)
         _check_same_tokenizer(parts)
         weights = [weight for _, weight in named]
         if None in weights and any(weights):

@@ -1,6 +1,7 @@
 """A prepared data folder: what is in it, whether it is whole, and its rows.
 
 DIR/manifest.json     counts, settings, versions, a checksum for every file and of itself; written last
+DIR/.verified.json    what the files looked like when they were last compared with their checksums; may be missing
 DIR/tokenizer/        a Hugging Face tokenizer
 DIR/train/*.ds        token shards with their .index
 DIR/validation/*.ds
@@ -8,21 +9,24 @@ DIR/validation/*.ds
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from latemask import __version__
 from latemask.ground.errors import UserError
-from latemask.ground.files import json_digest, sha256_of
-from latemask.text.progress import Watch
-from latemask.text.rows import Shard, TokenRows
-from latemask.text.shards import SPLITS
-from latemask.text.tokenizer import Vocabulary, load_tokenizer
+from latemask.ground.files import json_digest, sha256_of, write_json_atomically
+from latemask.text.progress import ProgressWatch
+from latemask.text.rows import SPLITS, Shard, TokenRows
+from latemask.text.tokenizer import Vocabulary, load_tokenizer, vocabulary_of
 
 MANIFEST = "manifest.json"
+NOTE = ".verified.json"
 FORMAT = 3
 
 
@@ -34,30 +38,37 @@ class PreparedData:
     manifest: dict[str, Any]
 
     @classmethod
-    def open(cls, folder: str | Path, *, verify: bool = True) -> PreparedData:
-        """Open a data folder; with `verify` every file is checked against its checksum."""
+    def open(cls, folder: str | Path, *, verify: bool = True, everything: bool = False) -> PreparedData:
+        """Open a data folder; `verify` reads what changed since it was last verified, or all of it (`everything`)."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         if manifest is None:
             missing = "no such folder" if not folder.is_dir() else f"no {MANIFEST} in it: not prepared, or not finished"
             raise UserError(f"{folder}: {missing}; run: latemask prepare INPUT... --out {folder}")
         data = cls(folder, manifest)
-        data.check(checksums=verify)
+        data._check_sizes()
+        if verify:
+            data._verify(everything)
         return data
 
-    def check(self, *, checksums: bool) -> None:
-        """Notice and name a missing, truncated or changed file."""
-        files = {self.folder / name: expected for name, expected in self.manifest["files"].items()}
-        for path, expected in files.items():
+    def _check_sizes(self) -> None:
+        for name, expected in self.manifest["files"].items():
+            path = self.folder / name
             if not path.is_file():
                 raise UserError(f"{path} is missing; prepare the data again (--overwrite)")
-            if path.stat().st_size != expected["bytes"]:
+            if (size := path.stat().st_size) != expected["bytes"]:
                 raise UserError(
-                    f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}: cut short or changed; "
+                    f"{path} has {size} bytes instead of {expected['bytes']}: cut short or changed; "
                     "prepare the data again (--overwrite)"
                 )
-        if checksums:
-            _compare_checksums(files)
+
+    def _verify(self, everything: bool) -> None:
+        """Compare files with their checksums: all, or those that look otherwise than when they last matched."""
+        stamps = {name: stamp(self.folder / name) for name in self.manifest["files"]}
+        matched = {} if everything else _read_note(self.folder, self.manifest)
+        if unknown := [name for name in stamps if stamps[name] != matched.get(name)]:
+            _compare_checksums({self.folder / name: self.manifest["files"][name] for name in unknown})
+            _write_note(self.folder, self.manifest, stamps)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -111,10 +122,10 @@ class PreparedData:
 
 
 def _compare_checksums(files: dict[Path, dict[str, Any]]) -> None:
-    """Read every file, with all cores: a run that begins or goes on waits for this, and corpora are large."""
+    """Read the files, with all cores: a run that begins or goes on waits for this, and corpora are large."""
     threads = ThreadPoolExecutor(os.cpu_count())
     try:
-        with Watch("checking", [expected["bytes"] for expected in files.values()]) as watch:
+        with ProgressWatch("checking", [expected["bytes"] for expected in files.values()]) as watch:
             for number, (path, digest) in enumerate(zip(files, threads.map(sha256_of, files), strict=True)):
                 if digest != files[path]["sha256"]:
                     raise UserError(
@@ -123,6 +134,56 @@ def _compare_checksums(files: dict[Path, dict[str, Any]]) -> None:
                 watch.finish(number)
     finally:
         threads.shutdown(cancel_futures=True)
+
+
+def stamp(path: Path) -> str:
+    """Return what changes when somebody changes a file: also its ctime, which no tool sets back."""
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+
+
+def _read_note(folder: Path, manifest: dict[str, Any]) -> dict[str, str]:
+    """Return the stamps of the files that matched this very manifest; none if nobody knows."""
+    try:
+        note = json.loads((folder / NOTE).read_text("utf-8"))
+        return dict(note["files"]) if note["manifest"] == json_digest(manifest) else {}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def _write_note(folder: Path, manifest: dict[str, Any], stamps: dict[str, str]) -> None:
+    """Remember what matched, for the next to come; where that cannot be written, everything is read again."""
+    with suppress(OSError):
+        write_json_atomically(folder / NOTE, {"manifest": json_digest(manifest), "files": stamps})
+
+
+def file_record(path: Path) -> dict[str, Any]:
+    """Return size and checksum of a file."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what decides the bytes of a preparation."""
+    packages = ("datatrove", "tokenizers", "transformers")
+    return {"latemask": __version__, **{name: importlib.metadata.version(name) for name in packages}}
+
+
+def write_manifest(out: Path, *, files: dict[str, Any], stamps: dict[str, str], **entries: Any) -> PreparedData:
+    """Write the manifest of a data folder whose shards and tokenizer are in place; `stamps` are those of `files`."""
+    found = sorted(path for path in (out / "tokenizer").rglob("*") if path.is_file())
+    paths = {path.relative_to(out).as_posix(): path for path in found}
+    stamps = {**stamps, **{name: stamp(path) for name, path in paths.items()}}  # before they are read
+    manifest = {
+        "format": FORMAT,
+        **entries,
+        "tokenizer": asdict(vocabulary_of(load_tokenizer(out / "tokenizer"))),
+        "files": {**files, **{name: file_record(path) for name, path in paths.items()}},
+        "versions": versions(),
+    }
+    write_json_atomically(out / MANIFEST, {**manifest, "sha256": json_digest(manifest)})
+    data = PreparedData.open(out, verify=False)
+    _write_note(out, data.manifest, stamps)
+    return data
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:

@@ -20,11 +20,12 @@ from latemask.ground.errors import UserError
 from latemask.text.adopting import adopt_shards
 from latemask.text.cleaning import Cleaning, Dedup
 from latemask.text.corpora import Builtin, Corpus, Files, HubDataset
-from latemask.text.executors import Execution, Kind, executor_options
-from latemask.text.job import RESULT, Job, TokenizerPlan
+from latemask.text.executors import Execution, Where, executor_options
+from latemask.text.preparation import Preparation
 from latemask.text.prepared import MANIFEST, PreparedData, read_manifest
-from latemask.text.tokenizer import LARGEST_VOCABULARY, SMALLEST_VOCABULARY, Normalization
-from latemask.text.workplace import FOLDER, Workplace
+from latemask.text.sources import find_sources
+from latemask.text.tokenizer import LARGEST_VOCABULARY, SMALLEST_VOCABULARY, Normalization, TokenizerPlan
+from latemask.text.workplace import FOLDER, RESULT, Workplace
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -49,7 +50,7 @@ def prepare(
     language: str | None = None,
     dedup: Dedup | None = None,
     workers: int | None = None,
-    executor: Kind = "local",
+    executor: Where = "local",
     executor_option: Sequence[str] = (),
     adopt: Path | None = None,
     strict: bool = False,
@@ -101,21 +102,21 @@ def prepare(
     if hf_dataset:
         corpus = HubDataset(hf_dataset, hf_config, hf_split, streaming, text_field)
     else:
-        corpus = Builtin(out / FOLDER) if builtin else Files.find(inputs, format, text_field)
+        corpus = Builtin(out / FOLDER) if builtin else Files(find_sources(inputs, format), text_field)
     if inside := corpus.first_inside(out):
         raise UserError(f"{inside} lies in --out {out}, where the result goes; choose another --out")
-    job = Job(
+    preparation = Preparation(
         out=out,
         corpus=corpus,
         cleaning=Cleaning(min_chars, language, dedup),
-        encoder=TokenizerPlan(vocab_size, tokenizer, _bytes(tokenizer_sample), normalize),
+        tokenizer=TokenizerPlan(vocab_size, tokenizer, _bytes(tokenizer_sample), normalize),
         validation=validation,
         strict=strict,
     )
-    if done := _already_done(out, job.settings, overwrite):
+    if done := _already_done(out, preparation.settings, overwrite):
         return done
     _refuse_foreign(out, overwrite)
-    return job.run(execution)
+    return preparation.run(execution)
 
 
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(prepare).parameters.items()}
@@ -178,7 +179,7 @@ def _refuse_foreign(out: Path, overwrite: bool) -> None:
     """Leave a folder alone that holds anything but a preparation: what is in the way would be removed."""
     if not out.is_dir():
         return
-    if foreign := next(Workplace(out).foreign_files(RESULT), None):
+    if foreign := next(Workplace(out).foreign_files(), None):
         raise UserError(
             f"{out} is not empty and was not made by latemask prepare (it holds '{printable(foreign)}'); "
             "choose another --out"
@@ -192,30 +193,19 @@ def _already_done(out: Path, settings: dict[str, Any], overwrite: bool) -> Prepa
     """Return the data if it is there; refuse a folder that holds something else."""
     try:
         manifest = read_manifest(out)
+        if manifest is None:
+            return None
+        before = manifest["settings"]
+        if changed := sorted(key for key in {**settings, **before} if before.get(key) != settings.get(key)):
+            raise UserError(
+                f"{out} was prepared with other settings ({', '.join(changed)}); choose another --out or pass "
+                "--overwrite"
+            )
+        data = PreparedData.open(out)
     except UserError:
-        if overwrite:
+        if overwrite:  # also what is damaged is a reason to begin again
             return None
         raise
-    if manifest is None:
-        return None
-    before = manifest["settings"]
-    changed = sorted(key for key in {**settings, **before} if before.get(key) != settings.get(key))
-    if not changed and (data := _intact(out, overwrite)):
-        Workplace(out).remove()
-        say(f"{out} is already prepared with these settings: nothing to do")
-        return data
-    if overwrite:
-        return None
-    raise UserError(
-        f"{out} was prepared with other settings ({', '.join(changed)}); choose another --out or pass --overwrite"
-    )
-
-
-def _intact(out: Path, overwrite: bool) -> PreparedData | None:
-    """Open what is there; a damaged file is an error, or a reason to begin again."""
-    try:
-        return PreparedData.open(out)
-    except UserError:
-        if overwrite:
-            return None
-        raise
+    Workplace(out).remove()
+    say(f"{out} is already prepared with these settings: nothing to do")
+    return data

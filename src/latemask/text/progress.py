@@ -43,7 +43,7 @@ class Meter:
         self.show(0)
 
 
-class Watch(AbstractContextManager["Watch"]):
+class ProgressWatch(AbstractContextManager["ProgressWatch"]):
     """The waiting side: a bar with the time left in a terminal, now and then a line elsewhere."""
 
     def __init__(self, what: str, sizes: Sequence[int], folder: Path | None = None, done: Iterable[int] = ()):
@@ -57,7 +57,7 @@ class Watch(AbstractContextManager["Watch"]):
         self.started = self.last_line = time.monotonic()
         self.done_before = self.done()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressWatch:
         self.bar.start()
         self.thread.start()
         return self

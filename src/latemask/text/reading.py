@@ -7,6 +7,7 @@ number, know no tabs, and hold a line of any length in memory: ours name it, cou
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import json
 import shutil
@@ -23,10 +24,11 @@ from datatrove.pipeline.readers import IpcReader, ParquetReader
 from datatrove.pipeline.readers.base import BaseReader
 
 from latemask.ground.errors import UserError
-from latemask.text.lines import LONGEST_LINE, Line, cut, paragraphs, read_lines, unpacked
+from latemask.text.lines import LONGEST_LINE, Line, Section, cut, paragraphs, read_lines, unpacked
 from latemask.text.progress import Meter
-from latemask.text.sources import Source, explain
-from latemask.text.tasks import Piece, Tasks
+from latemask.text.sources import Groups, Piece, Source, explain
+
+_FIRST_HASH = "hash of the first section"
 
 
 @dataclass
@@ -52,48 +54,51 @@ class Problems:
 
 
 class FilesReader(BaseReader):
-    """The documents of files: a list of pieces for every task."""
+    """The documents of files: a group of pieces for every task of datatrove."""
 
     name = "📚 latemask files"
 
     def __init__(
-        self, tasks: Iterable[list[Piece]], problems: Problems, meter: Meter | None = None, text_field: str = "text"
+        self, groups: Iterable[list[Piece]], problems: Problems, meter: Meter | None = None, text_field: str = "text"
     ):
         super().__init__(text_key=text_field)
-        self.tasks = Tasks(tasks)
+        self.groups = Groups(groups)
         self.problems = problems
         self.meter = meter or Meter()
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        """Yield the documents of task `rank`."""
+        """Yield the documents of group `rank`."""
         self.meter.start(rank)
-        for piece in self.tasks[rank]:
-            number = -1
-            for number, text in enumerate(self._texts(piece)):
-                yield Document(text=text, id=f"{piece.source.path}/{piece.start}/{number}")
-            if number < 0 and piece.is_whole:
-                self._complain_of_empty(piece.source)
+        for piece in self.groups[rank]:
+            is_empty = True
+            for document in documents(self._sections(piece), f"{piece.source.path}/{piece.start}"):
+                yield document
+                is_empty = False
+            if is_empty and piece.is_whole:
+                if piece.source.named:
+                    raise UserError(f"{piece.source.label}: holds no text{self.problems.first()}")
+                self.problems.add(piece.source.label, "holds no text")
             self.meter.finish(piece.size)
 
-    def _texts(self, piece: Piece) -> Iterator[str]:
+    def _sections(self, piece: Piece) -> Iterator[Section]:
         try:
-            for text in self._open(piece):
-                yield from cut(text)
+            for text, is_first in self._open(piece):
+                yield from cut(text, is_first)
         except UserError:
             raise
         except Exception as error:  # decompressors, pyarrow and the clients of file systems have kinds of their own
             raise explain(error, piece.source) from error
 
-    def _open(self, piece: Piece) -> Iterator[str]:
+    def _open(self, piece: Piece) -> Iterator[Section]:
         source = piece.source
         if source.format in ("parquet", "arrow"):
-            return self._columnar(piece)
+            return map(Section, self._columnar(piece))
         lines = read_lines(piece, lambda read: self.meter.show(min(read, piece.size)))
         if source.format == "txt":
             return paragraphs(lines, piece)
         if source.format == "jsonl":
-            return self._jsonl(itertools.takewhile(lambda line: line.start < piece.end, lines))
-        return self._csv(lines, source)
+            return map(Section, self._jsonl(itertools.takewhile(lambda line: line.start < piece.end, lines)))
+        return map(Section, self._csv(lines, source))
 
     def _jsonl(self, lines: Iterator[Line]) -> Iterator[str]:
         for line in lines:
@@ -128,7 +133,7 @@ class FilesReader(BaseReader):
         source = piece.source
         with _seekable(source) as (folder, name):
             with folder.open(name, "rb") as file:
-                table = _Table.of(file, source.format)
+                table = _Columns.of(file, source.format)
             _column(table.columns, self.text_key, source)
             adapter = counting_adapter(self.text_key, self.problems, source.label)
             reader: Any = (
@@ -140,10 +145,24 @@ class FilesReader(BaseReader):
                 yield document.text
                 self.meter.show(piece.size * number // table.rows if table.rows else 0)
 
-    def _complain_of_empty(self, source: Source) -> None:
-        if source.named:
-            raise UserError(f"{source.label}: holds no text{self.problems.first()}")
-        self.problems.add(source.label, "holds no text")
+
+def documents(sections: Iterable[Section], name: str) -> Iterator[Document]:
+    """Yield the sections as datatrove knows documents; each knows the hash of the first of its document."""
+    first = ""
+    for number, (text, is_first) in enumerate(sections):
+        first = text if is_first else first
+        metadata = {} if is_first else {_FIRST_HASH: content_hash(first.encode("utf-8"))}
+        yield Document(text=text, id=f"{name}/{number}", metadata=metadata)
+
+
+def document_hash(section: Document, content: bytes) -> int:
+    """Return 64 bits of the first section, given one and its content: all of a document goes to the same side."""
+    return section.metadata[_FIRST_HASH] if _FIRST_HASH in section.metadata else content_hash(content)
+
+
+def content_hash(content: bytes, purpose: bytes = b"") -> int:
+    """Return 64 bits of a text: what becomes of it does not depend on order or on the file."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
 
 
 def counting_adapter(text_field: str, problems: Problems, label: str) -> Callable[..., dict[str, Any]]:
@@ -173,7 +192,7 @@ def _seekable(source: Source) -> Iterator[tuple[DataFolder, str]]:
         yield DataFolder(folder), "unpacked"
 
 
-class _Table(NamedTuple):
+class _Columns(NamedTuple):
     """What a Parquet or Arrow file says of itself."""
 
     columns: list[str]
@@ -181,7 +200,7 @@ class _Table(NamedTuple):
     is_stream: bool
 
     @classmethod
-    def of(cls, file: Any, format: str) -> _Table:
+    def of(cls, file: Any, format: str) -> _Columns:
         from pyarrow import ipc, parquet
 
         if format == "parquet":

@@ -7,9 +7,7 @@ the process. Where a part ends depends on the documents alone, so that it always
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,28 +25,26 @@ from datatrove.utils.tokenization import PipelineStepWithTokenizer
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from latemask.ground.files import sha256_of, write_json_atomically
-from latemask.text.reading import Problems
+from latemask.ground.files import sync, write_json_atomically
+from latemask.text.prepared import file_record, stamp
+from latemask.text.reading import Problems, document_hash
+from latemask.text.rows import SPLITS as SPLITS
 
-SPLITS = ("train", "validation")
 PART_TOKENS = 1 << 25
 BATCH_CHARACTERS = 1 << 21  # enough to keep all cores at work; the tokenizer's own objects take 100 bytes a token
 
 
-def document_hash(content: bytes, purpose: bytes = b"") -> int:
-    """Return 64 bits of a document's content: what becomes of it does not depend on order or on the file."""
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
-
-
 @dataclass
 class PartRecord:
-    """What a sealed part holds."""
+    """What a sealed part holds; a document that was cut counts once for every section, as it does in the index."""
 
     documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     smallest_hash: int = 2**64
+    largest_hash: int = 0
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stamps: dict[str, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -153,9 +149,9 @@ class ShardWriter(PipelineStepWithTokenizer):
         sealed = self.ledger.parts(rank)
         rest = islice(data, sum(record.size for record in sealed), None)  # read again, not tokenized again
         number, part = len(sealed), None
-        for texts in _batches(rest, self.batch_characters):
+        for documents in _batches(rest, self.batch_characters):
             part = part or _Part(self)
-            part.add(texts)
+            part.add(documents)
             if part.tokens >= self.part_tokens:
                 part.seal(rank, number)
                 number, part = number + 1, None
@@ -182,18 +178,18 @@ def _load_tokenizer(file: Path, modified_ns: int, eos_token: str) -> Any:
     return tokenizer
 
 
-def _batches(documents: Iterator[Document], characters: int) -> Iterator[list[str]]:
-    """Yield texts, as much at a time as is worth a call of the tokenizer."""
-    texts: list[str] = []
+def _batches(documents: Iterator[Document], characters: int) -> Iterator[list[Document]]:
+    """Yield as much at a time as is worth a call of the tokenizer."""
+    batch: list[Document] = []
     size = 0
     for document in documents:
-        texts.append(document.text)
+        batch.append(document)
         size += len(document.text)
         if size >= characters:
-            yield texts
-            texts, size = [], 0
-    if texts:
-        yield texts
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class _Part:
@@ -214,11 +210,12 @@ class _Part:
     def tokens(self) -> int:
         return sum(self.record.tokens.values())
 
-    def add(self, texts: list[str]) -> None:
+    def add(self, documents: list[Document]) -> None:
         record, limit = self.record, self.writer.validation_limit
-        for text, encoding in zip(texts, self.writer.tokenizer.encode_batch_fast(texts), strict=True):
-            content = text.encode("utf-8")
-            drawn = document_hash(content)
+        encodings = self.writer.tokenizer.encode_batch_fast([document.text for document in documents])
+        for document, encoding in zip(documents, encodings, strict=True):
+            content = document.text.encode("utf-8")
+            drawn = document_hash(document, content)
             split = SPLITS[drawn < limit]
             ids = np.asarray(encoding.ids, self.dtype)
             self.files[split].write_bytes(ids.tobytes())
@@ -226,6 +223,7 @@ class _Part:
             record.tokens[split] += len(ids)
             record.text_bytes[split] += len(content)
             record.smallest_hash = min(record.smallest_hash, drawn)
+            record.largest_hash = max(record.largest_hash, drawn)
 
     def seal(self, rank: int, number: int) -> None:
         """Put the files in their place, then say so."""
@@ -234,16 +232,15 @@ class _Part:
             if self.record.documents[split]:
                 for ending in (".ds", ".ds.index"):
                     name = f"{split}/{shard_name(rank, number)}{ending}"
-                    self.record.files[name] = _place(self.folder / f"{split}{ending}", self.writer.out / name)
+                    self._place(self.folder / f"{split}{ending}", name)
         self.writer.ledger.seal(rank, number, self.record)
         shutil.rmtree(self.folder)
 
-
-def _place(source: Path, target: Path) -> dict[str, Any]:
-    """Move a file where it belongs, synced; return its size and checksum."""
-    with source.open("rb") as file:
-        os.fsync(file.fileno())
-    record = {"bytes": source.stat().st_size, "sha256": sha256_of(source)}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source.replace(target)
-    return record
+    def _place(self, source: Path, name: str) -> None:
+        """Move a file where it belongs, synced, and note its checksum and what it looks like there."""
+        target = self.writer.out / name
+        sync(source)
+        self.record.files[name] = file_record(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.replace(target)
+        self.record.stamps[name] = stamp(target)

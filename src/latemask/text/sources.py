@@ -1,9 +1,10 @@
-"""Inputs → files to read: paths, folders, patterns and URLs, each file once, with its format and size."""
+"""Inputs → files to read, each once, with format and size; files → pieces, in groups of about the same size."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,12 +26,17 @@ EXTENSIONS = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 _READABLE = f"{', '.join(EXTENSIONS)}, plain or {', '.join(COMPRESSIONS)}"
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
 _PATTERN = re.compile(r"[*?\[]")
 _STAMPS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "last_commit", "created")
+SMALLEST_GROUP = 1 << 25  # bytes of text: a few seconds of work on one core are the least worth a process
+LARGEST_GROUP = 1 << 28  # bounds what an interruption can cost, and the index of documents in memory
+_GROUPS_WANTED = 1024
+_SPLITTABLE = frozenset({"txt", "jsonl"})  # where a line's start can be found from anywhere
+_PACKED = frozenset({"parquet", "arrow"})
+_UNPACKING = 3  # text is about so many times the size of its compressed file
 
 
 @dataclass(frozen=True)
@@ -119,16 +125,12 @@ def _matches(file_system: AbstractFileSystem, path: str) -> tuple[list[str] | No
     if file_system.isfile(path):
         return [path], True
     if file_system.isdir(path):
-        return [name for name in sorted(file_system.find(path)) if not _is_hidden(name[len(path) :])], False
+        return [name for name in sorted(file_system.find(path)) if "/." not in f"/{name[len(path) :]}"], False
     if _PATTERN.search(path):
         found = (name for name in sorted(file_system.glob(path)) if file_system.isfile(name))
         hidden_wanted = path.rpartition("/")[2].startswith(".")
         return [name for name in found if hidden_wanted or not name.rpartition("/")[2].startswith(".")], False
     return None, False
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _shown(given: str, file_system: AbstractFileSystem, name: str) -> str:
@@ -146,11 +148,8 @@ def _source(file_system: AbstractFileSystem, name: str, shown: str, named: bool,
         return None
     location = name if isinstance(file_system, LocalFileSystem) else file_system.unstrip_protocol(name)
     info = file_system.info(name)
-    return Source(shown, location, named, format, compression, int(info.get("size") or 0), _stamp(info))
-
-
-def _stamp(info: dict[str, Any]) -> str:
-    return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
+    stamp = next((str(info[key]) for key in _STAMPS if info.get(key)), "")
+    return Source(shown, location, named, format, compression, int(info.get("size") or 0), stamp)
 
 
 def explain(error: Exception, source: Source) -> UserError:
@@ -162,3 +161,62 @@ def explain(error: Exception, source: Source) -> UserError:
 
 def _line(error: Exception) -> str:
     return printable(" ".join(str(error).split())[:200]) or type(error).__name__
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file, or a range of bytes of one."""
+
+    source: Source
+    start: int = 0
+    end: int = sys.maxsize
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the file."""
+        return self.start == 0 and self.end == sys.maxsize
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file that it covers."""
+        return min(self.end, self.source.size) - self.start
+
+    @property
+    def text_size(self) -> int:
+        """About how many bytes of text it holds."""
+        packed = self.source.compression or self.source.format in _PACKED
+        return self.size * (_UNPACKING if packed else 1)
+
+
+class Groups(tuple[list[Piece], ...]):
+    """Pieces that are read one after another; shared, not copied, when datatrove copies a pipeline for each group."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Groups:
+        return self
+
+
+def group_size(total: int) -> int:
+    """Return how many bytes of text make one group of a corpus of `total` bytes."""
+    return min(max(total // _GROUPS_WANTED, SMALLEST_GROUP), LARGEST_GROUP)
+
+
+def group_pieces(sources: Sequence[Source]) -> Groups:
+    """Group small files and split large ones, in the order of the sources: by the inputs alone, not the workers."""
+    target = group_size(sum(Piece(source).text_size for source in sources))
+    groups: list[list[Piece]] = []
+    room = 0
+    for piece in (piece for source in sources for piece in _cut(source, target)):
+        if not groups or piece.text_size > room:
+            groups.append([])
+            room = target
+        groups[-1].append(piece)
+        room -= piece.text_size
+    return Groups(groups)
+
+
+def _cut(source: Source, target: int) -> list[Piece]:
+    count = source.size // target
+    if count < 2 or source.compression or source.format not in _SPLITTABLE:
+        return [Piece(source)]
+    starts = [source.size * part // count for part in range(count)]
+    return [Piece(source, start, end) for start, end in zip(starts, [*starts[1:], sys.maxsize], strict=True)]

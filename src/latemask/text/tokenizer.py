@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import json
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from latemask.ground.errors import UserError
 from latemask.ground.files import write_json_atomically
+from latemask.text.reading import content_hash
 
 # RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -21,6 +25,8 @@ LARGEST_VOCABULARY = 2**24
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte must have a piece
 DEFAULT_VOCABULARY = 32768
 VOCABULARY_MULTIPLE = 64  # matrix kernels are fastest where sizes are multiples of it
+
+READ_PER_SAMPLED = 10  # reading is so much faster than training that this costs nothing, and spreads the sample
 
 Normalization = Literal["nfc", "none"]
 
@@ -40,6 +46,7 @@ class Vocabulary:
 def train_tokenizer(texts: Iterable[str], vocab_size: int, normalize: Normalization = "nfc") -> Any:
     """Train byte-level BPE on `texts`; the result is a Hugging Face tokenizer, smaller where the texts hold less."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     if normalize == "nfc":  # the same character is the same bytes, however it was typed
@@ -57,7 +64,11 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, normalize: Normalizat
     )
     _interruptibly(lambda unless_stopped: tokenizer.train_from_iterator(unless_stopped(texts), trainer))
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=True)
-    return wrap_tokenizer(tokenizer)
+    names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    # add_prefix_space again: transformers 4 sets the pre-tokenizer to what the config says.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", add_prefix_space=True, **names
+    )
 
 
 def fill_vocabulary(texts: Sequence[str], vocab_size: int | None, normalize: Normalization = "nfc") -> Any:
@@ -98,17 +109,6 @@ def _interruptibly(work: Callable[[Callable[[Iterable[str]], Iterator[str]]], No
             stop.set()
             raise
         future.result()
-
-
-def wrap_tokenizer(tokenizer: Any) -> Any:
-    """Dress a `tokenizers.Tokenizer` of ours as a Hugging Face one."""
-    from transformers import PreTrainedTokenizerFast
-
-    names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL_TOKENS, strict=True))
-    # add_prefix_space again: transformers 4 sets the pre-tokenizer to what the config says.
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", add_prefix_space=True, **names
-    )
 
 
 def load_tokenizer(folder_or_id: str | Path) -> Any:
@@ -181,3 +181,67 @@ def copy_tokenizer(source: Path, folder: Path, max_length: int) -> None:
         raise UserError(f"{source / path.name} is damaged") from None
     write_json_atomically(path, {**config, "model_max_length": max_length})
     vocabulary_of(load_tokenizer(folder))  # a damaged one is noticed here, not by whoever opens the copy
+
+
+@dataclass(frozen=True)
+class TokenizerPlan:
+    """Which tokenizer: one that is there, or one to train."""
+
+    vocab_size: int | None
+    given: str | None
+    sample_bytes: int
+    normalize: Normalization
+
+    @cached_property
+    def reused(self) -> Any:
+        """The tokenizer that is there already, or None."""
+        if self.given is None:
+            return None
+        tokenizer = load_tokenizer(self.given)
+        vocabulary_of(tokenizer)
+        return tokenizer
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the tokenizer."""
+        if self.given is None:
+            return {
+                "tokenizer": None,
+                "vocab_size": self.vocab_size,
+                "tokenizer_sample": self.sample_bytes,
+                "normalize": self.normalize,
+            }
+        content = self.reused.backend_tokenizer.to_str().encode("utf-8")
+        return {"tokenizer": {"path": self.given, "sha256": hashlib.sha256(content).hexdigest()}}
+
+    def train(self, texts: Sequence[str]) -> Any:
+        """Train the one that is not there."""
+        return fill_vocabulary(texts, self.vocab_size, self.normalize)
+
+
+def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
+    """Return which groups of pieces to sample from: all, or as many at even distances as make about `limit` bytes."""
+    total = sum(sizes)
+    if total <= limit:
+        return list(range(len(sizes)))
+    count = max(1, len(sizes) * limit // total)
+    return [len(sizes) * number // count for number in range(count)]
+
+
+def sample(texts: Iterable[str], sample_bytes: int) -> list[str]:
+    """Return documents of `sample_bytes` in all, chosen by their content: whatever the order and the number.
+
+    Those with the smallest hashes. The largest of them leave as smaller ones come, so memory is bounded.
+    """
+    kept: list[tuple[int, str]] = []
+    size, limit = 0, 2**64
+    for text in texts:
+        content = text.encode("utf-8")
+        if (number := content_hash(content, b"tokenizer")) >= limit:  # not the hash that chooses validation
+            continue
+        heapq.heappush(kept, (-number, text))
+        size += len(content)
+        while size > sample_bytes and len(kept) > 1:
+            largest, left = heapq.heappop(kept)
+            size, limit = size - len(left.encode("utf-8")), -largest
+    return [text for _, text in sorted(kept, reverse=True)]

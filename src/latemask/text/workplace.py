@@ -1,31 +1,38 @@
-"""The folder of a preparation in progress, inside the folder that it makes: what is finished survives, and is kept.
+"""The folder of a preparation in progress, inside the folder that it makes: what is finished survives; and the end.
 
 OUT/.preparing/settings.json   what is being prepared; anything else starts afresh
 OUT/.preparing/records/        sealed parts and finished tasks
 OUT/.preparing/logs/           datatrove's: which tasks of which stage are complete, and their logs
 OUT/.preparing/lock            held by the process at work
-It goes away when the manifest is there.
+It goes away when the manifest is there. That is written last: a folder without one is not finished.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datatrove.pipeline.base import PipelineStep
 from filelock import FileLock
 
+from latemask.ground.console import say
+from latemask.ground.errors import UserError
 from latemask.ground.files import exclusive_lock, write_json_atomically
+from latemask.text.prepared import MANIFEST, NOTE, PreparedData, write_manifest
+from latemask.text.reading import Problems
+from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name
 
 FOLDER = ".preparing"
-_ENDINGS = (".ds", ".ds.index", ".json", ".jinja", ".txt", ".model")  # of shards, and of what a tokenizer consists of
-
-
-def _is_ours(file: Path) -> bool:
-    return file.is_file() and file.name.endswith(_ENDINGS if file.parent.name == "tokenizer" else _ENDINGS[:2])
+RESULT = frozenset({MANIFEST, NOTE, "tokenizer", *SPLITS})
+"""What a finished folder holds."""
+_OF_A_SHARD = (".ds", ".ds.index")
+_OF_A_TOKENIZER = (".json", ".jinja", ".txt", ".model")
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,19 @@ class Workplace:
         """Whether a preparation was begun here, and not finished."""
         return self._settings_file.is_file()
 
-    def foreign_files(self, names: frozenset[str]) -> Iterator[str]:
-        """Yield what a preparation whose result is `names` would not have put here."""
+    def foreign_files(self) -> Iterator[str]:
+        """Yield what a preparation would not have put here."""
         for path in sorted(self.out.iterdir()):
-            if path.name not in names | {FOLDER}:
+            if path.name not in RESULT | {FOLDER} and path not in self._half_written():
                 yield path.name
             elif path.is_dir() and path.name != FOLDER:
-                yield from (str(file.relative_to(self.out)) for file in path.rglob("*") if not _is_ours(file))
+                ours = _OF_A_TOKENIZER if path.name == "tokenizer" else _OF_A_SHARD
+                foreign = (file for file in path.rglob("*") if not (file.is_file() and file.name.endswith(ours)))
+                yield from (str(file.relative_to(self.out)) for file in foreign)
+
+    def _half_written(self) -> list[Path]:
+        """Files that a process was writing aside when it was killed."""
+        return [path for name in (MANIFEST, NOTE) for path in self.out.glob(f".{name}.*")]
 
     def goes_on(self, settings: dict[str, Any]) -> bool:
         """Whether an interrupted preparation with the same settings is here."""
@@ -66,10 +79,10 @@ class Workplace:
         except (OSError, ValueError):
             return False
 
-    def start(self, settings: dict[str, Any], names: frozenset[str]) -> None:
-        """Begin afresh: remove what an earlier preparation left of `names`, then say what is being prepared."""
+    def start(self, settings: dict[str, Any]) -> None:
+        """Begin afresh: remove what an earlier preparation left, then say what is being prepared."""
         self._settings_file.unlink(missing_ok=True)  # first: what is half removed must not be gone on with
-        for name in names:
+        for name in RESULT:
             path = self.out / name
             path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
         for path in self.folder.iterdir():
@@ -93,4 +106,131 @@ class Workplace:
 
     def remove(self) -> None:
         """Leave nothing but the result."""
+        for path in self._half_written():
+            path.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass
+class Finish:
+    """All tasks of `pipeline`, whose last step is a ShardWriter, → the manifest."""
+
+    out: Path
+    settings: dict[str, Any]
+    pipeline: list[PipelineStep]
+    tasks: int
+
+    def __call__(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        """Finish as a step of a datatrove pipeline, on a cluster."""
+        self.run()
+
+    @property
+    def _writer(self) -> ShardWriter:
+        writer = self.pipeline[-1]
+        assert isinstance(writer, ShardWriter)
+        return writer
+
+    def run(self) -> PreparedData:
+        """Write the manifest, say what was prepared, and remove what is no longer needed."""
+        parts = self._parts()
+        problems, dropped = self._notes()
+        if not parts:
+            raise no_text(problems, dropped)
+        if self.settings["validation"]:
+            parts = self._with_one_held_out(parts)
+        if not any(part.documents["train"] for part in parts.values()):
+            raise UserError("every document went to validation; lower --validation or give more text")
+        data = write_manifest(
+            self.out,
+            settings=self.settings,
+            token_bytes=self._writer.token_size,
+            splits={split: _split_record(parts, split) for split in SPLITS},
+            files={name: record for part in parts.values() for name, record in part.files.items()},
+            stamps={name: stamp for part in parts.values() for name, stamp in part.stamps.items()},
+            skipped=problems.count,
+            dropped=dropped,
+        )
+        report(data, problems)
+        Workplace(self.out).remove()
+        return data
+
+    def _parts(self) -> dict[tuple[int, int], PartRecord]:
+        ledger = self._writer.ledger
+        return {(rank, n): part for rank in range(self.tasks) for n, part in enumerate(ledger.parts(rank))}
+
+    def _notes(self) -> tuple[Problems, dict[str, int]]:
+        problems, dropped = Problems(), Counter[str]()
+        for rank in range(self.tasks):
+            record = self._writer.ledger.task(rank)
+            problems.count += record.skipped
+            problems.examples = (problems.examples + record.examples)[:5]
+            dropped.update(record.dropped)
+        return problems, dict(dropped)
+
+    def _with_one_held_out(self, parts: dict[tuple[int, int], PartRecord]) -> dict[tuple[int, int], PartRecord]:
+        """Raise the limit to the nearest document, and do its tasks again: a small corpus has none below.
+
+        Derived from the records alone, so that it is taken up again wherever it was interrupted.
+        """
+        smallest = min(part.smallest_hash for part in parts.values())
+        if smallest == max(part.largest_hash for part in parts.values()):
+            raise UserError(
+                "found only 1 document (or always the same), and validation needs one of its own: give more (an empty "
+                "line parts documents of a .txt), or pass --validation 0"
+            )
+        if smallest < self._writer.validation_limit:
+            return parts
+        nearest = [key for key, part in parts.items() if part.smallest_hash == smallest]
+        for rank in sorted({rank for rank, n in nearest if not parts[rank, n].documents["validation"]}):
+            self._do_again(rank, validation_limit=smallest + 1)
+        return self._parts()
+
+    def _do_again(self, rank: int, validation_limit: int) -> None:
+        pipeline = deepcopy(self.pipeline)
+        writer = pipeline[-1]
+        assert isinstance(writer, ShardWriter)
+        writer.validation_limit = validation_limit
+        for path in (self.out / "train").glob(f"{shard_name(rank, 0)[:6]}*"):
+            path.unlink()
+        for path in Workplace(self.out).folder.glob(f"logs/*/completions/{rank:05d}"):
+            path.unlink()  # if we are interrupted here, the task is done again
+        writer.ledger.forget(rank)
+        data = None
+        for step in pipeline:
+            data = step(data, rank, self.tasks)
+
+
+def _split_record(parts: dict[tuple[int, int], PartRecord], split: str) -> dict[str, Any]:
+    present = {f"{split}/{shard_name(*place)}.ds": part for place, part in parts.items() if part.documents[split]}
+    return {
+        "documents": sum(part.documents[split] for part in present.values()),
+        "tokens": sum(part.tokens[split] for part in present.values()),
+        "text_bytes": sum(part.text_bytes[split] for part in present.values()),
+        "shards": [{"file": name, "first": 0, "tokens": part.tokens[split]} for name, part in present.items()],
+    }
+
+
+def no_text(problems: Problems, dropped: dict[str, int]) -> UserError:
+    """Say why nothing is left."""
+    if any(dropped.values()):
+        return UserError(f"cleaning left no document ({_counts(dropped)})")
+    return UserError(f"no text found in the input{problems.first()}")
+
+
+def report(data: PreparedData, problems: Problems) -> None:
+    """Say what is in the folder, and what is not."""
+    for example in problems.examples:
+        say(f"skipped {example}")
+    if problems.count:
+        say(f"skipped {problems.count:,} in all; --strict stops at the first")
+    if any(data.manifest["dropped"].values()):
+        say(f"dropped {_counts(data.manifest['dropped'])}")
+    say(f"vocabulary: {data.vocabulary.size:,} pieces")
+    for split in SPLITS:
+        record = data.manifest["splits"][split]
+        say(f"{split}: {record['tokens']:,} tokens in {record['documents']:,} documents")
+    say(f"prepared: {data.folder}")
+
+
+def _counts(dropped: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())

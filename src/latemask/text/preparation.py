@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import threading
 from collections.abc import Iterator
@@ -19,60 +18,32 @@ from latemask.ground.errors import HandedOver, Interrupted, UserError
 from latemask.text.cleaning import Cleaning, check_language_model
 from latemask.text.corpora import Corpus
 from latemask.text.executors import Execution, Stage
-from latemask.text.finishing import Finish, no_text, versions
-from latemask.text.prepared import MANIFEST, PreparedData
-from latemask.text.progress import Meter, Watch
+from latemask.text.prepared import MANIFEST, PreparedData, versions
+from latemask.text.progress import Meter, ProgressWatch
 from latemask.text.reading import Problems
-from latemask.text.sampling import sample, tasks_to_sample
-from latemask.text.shards import SPLITS, ShardWriter, dropped_by
-from latemask.text.tokenizer import Normalization, fill_vocabulary, load_tokenizer, save_tokenizer, vocabulary_of
-from latemask.text.workplace import Workplace
+from latemask.text.shards import ShardWriter, dropped_by
+from latemask.text.tokenizer import (
+    READ_PER_SAMPLED,
+    TokenizerPlan,
+    evenly_spread,
+    load_tokenizer,
+    sample,
+    save_tokenizer,
+    vocabulary_of,
+)
+from latemask.text.workplace import Finish, Workplace, no_text
 
-RESULT = frozenset({MANIFEST, "tokenizer", *SPLITS})
-"""What a finished folder holds."""
 _KEPT = "stopped. What is finished is kept: run the same command again to go on"
 
 
 @dataclass(frozen=True)
-class TokenizerPlan:
-    """Which tokenizer: one that is there, or one to train."""
-
-    vocab_size: int | None
-    given: str | None
-    sample_bytes: int
-    normalize: Normalization
-
-    @cached_property
-    def reused(self) -> Any:
-        """The tokenizer that is there already, or None."""
-        if self.given is None:
-            return None
-        tokenizer = load_tokenizer(self.given)
-        vocabulary_of(tokenizer)
-        return tokenizer
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What decides the tokenizer."""
-        if self.given is None:
-            return {
-                "tokenizer": None,
-                "vocab_size": self.vocab_size,
-                "tokenizer_sample": self.sample_bytes,
-                "normalize": self.normalize,
-            }
-        content = self.reused.backend_tokenizer.to_str().encode("utf-8")
-        return {"tokenizer": {"path": self.given, "sha256": hashlib.sha256(content).hexdigest()}}
-
-
-@dataclass(frozen=True)
-class Job:
+class Preparation:
     """A preparation that can be run."""
 
     out: Path
     corpus: Corpus
     cleaning: Cleaning
-    encoder: TokenizerPlan
+    tokenizer: TokenizerPlan
     validation: float
     strict: bool
 
@@ -82,7 +53,7 @@ class Job:
         return {
             **self.corpus.identity,
             **asdict(self.cleaning),
-            **self.encoder.settings,
+            **self.tokenizer.settings,
             "validation": self.validation,
             "strict": self.strict,
         }
@@ -112,10 +83,10 @@ class Job:
             say(f"{self.out}: going on where an earlier run stopped")
             self.place.clear_unfinished()
         else:
-            self.place.start(settings, RESULT)
+            self.place.start(settings)
         self._make_tokenizer()
         stages, finish = self._stages()
-        if execution.kind == "slurm":
+        if execution.where == "slurm":
             execution.run([*stages, Stage("finishing", [finish], 1)], self.place.folder, self.corpus.sizes)
             raise HandedOver(
                 f"handed over to Slurm: when its jobs are through, {self.out / MANIFEST} is there.\n"
@@ -128,29 +99,26 @@ class Job:
         folder = self.out / "tokenizer"
         if folder.is_dir():  # whole, because it was moved there
             return
-        encoder = self.encoder.reused or fill_vocabulary(
-            self._sample(), self.encoder.vocab_size, self.encoder.normalize
-        )
         aside = self.place.folder / "tokenizer"
-        save_tokenizer(encoder, aside)
+        save_tokenizer(self.tokenizer.reused or self.tokenizer.train(self._sample()), aside)
         aside.rename(folder)
 
     def _sample(self) -> list[str]:
         meter = Meter(self.place.folder / "progress" / "sampling")
         problems = Problems(self.strict)
         reader = self.corpus.reader(problems, meter)
-        ranks = tasks_to_sample(self.corpus.text_sizes, self.encoder.sample_bytes)
+        ranks = evenly_spread(self.corpus.text_sizes, READ_PER_SAMPLED * self.tokenizer.sample_bytes)
         filters = self.cleaning.filters()
         chosen = set(ranks)
         sizes = [size if rank in chosen else 0 for rank, size in enumerate(self.corpus.sizes)]
-        with Watch("sampling", sizes, meter.folder) as watch:
-            texts = sample(self._texts(reader, filters, ranks, watch), self.encoder.sample_bytes)
+        with ProgressWatch("sampling", sizes, meter.folder) as watch:
+            texts = sample(self._texts(reader, filters, ranks, watch), self.tokenizer.sample_bytes)
         if not texts:
             raise no_text(problems, dropped_by(filters))
         say(f"training a tokenizer on {sum(map(len, texts)) / 1e6:,.1f} M characters")
         return texts
 
-    def _texts(self, reader: Any, filters: list[PipelineStep], ranks: list[int], watch: Watch) -> Iterator[str]:
+    def _texts(self, reader: Any, filters: list[PipelineStep], ranks: list[int], watch: ProgressWatch) -> Iterator[str]:
         for rank in ranks:
             documents = reader.run(None, rank, len(self.corpus.sizes))
             for step in filters:
@@ -160,7 +128,7 @@ class Job:
 
     def _stages(self) -> tuple[list[Stage], Finish]:
         work, tasks = self.place.folder, len(self.corpus.sizes)
-        encoder = load_tokenizer(self.out / "tokenizer")
+        tokenizer = load_tokenizer(self.out / "tokenizer")
         problems = Problems(self.strict)
 
         def documents(stage: str) -> list[PipelineStep]:
@@ -172,7 +140,7 @@ class Job:
             self.out,
             work,
             (self.out / "tokenizer" / "tokenizer.json").absolute(),
-            encoder.convert_ids_to_tokens(vocabulary_of(encoder).eos),
+            tokenizer.convert_ids_to_tokens(vocabulary_of(tokenizer).eos),
             validation_limit=int(self.validation * 2**64),
             problems=problems,
             cleaning=cleaning,
