@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader
 from latemask.evaluation.results import Results
 from latemask.ground.files import write_json_atomically
 from latemask.ground.signals import deadline
+from latemask.masking.batches import Collator
 from latemask.model import load_model
 from latemask.recipe import flat, load_recipe
 from latemask.run_folder import RunFolder
@@ -258,7 +259,9 @@ def validation_loss(study: Study, run: RunFolder) -> float:
     samples, model = job.validation_samples(), load_model(run.model)
     if samples is None:
         raise SystemExit(f"{study.data} holds nothing to validate on")
-    batches = DataLoader(samples, job.recipe.train.batch_size, collate_fn=job.validation_collator())
+    batches = DataLoader(
+        samples, job.recipe.train.batch_size, collate_fn=Collator.validating(job.recipe, job.data.vocabulary)
+    )
     with torch.inference_mode():
         sums = [(len(batch["labels"]), float(model(**batch).loss)) for batch in batches]
     return sum(rows * loss for rows, loss in sums) / len(samples)

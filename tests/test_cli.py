@@ -222,3 +222,19 @@ def raiser(error):
         raise error
 
     return refuse
+
+
+def test_malloc_is_changed_in_a_process_of_our_own_and_never_for_a_caller(monkeypatch, capsys):
+    changed = []
+    monkeypatch.setattr("latemask.cli.keep_freed_memory", lambda: changed.append(True))
+    assert main(["plan", "mini-base"]) == 0
+    assert changed == []
+    monkeypatch.setattr(sys, "argv", ["latemask", "plan", "mini-base"])
+    assert main() == 0
+    assert changed == [True]
+
+
+def test_training_as_a_library_does_not_touch_malloc():
+    source = Path(latemask.__file__).parent
+    users = [path.name for path in source.rglob("*.py") if "keep_freed_memory" in path.read_text()]
+    assert sorted(users) == ["allocator.py", "cli.py"]

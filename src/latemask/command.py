@@ -209,7 +209,13 @@ class Command:
             return values
         if self.writes_run and "out" not in values:
             values["out"] = Path("runs") / Path(values["recipe"]).stem
-        return {**values, "recipe": load_recipe(values["recipe"], overrides) if overrides else values["recipe"]}
+        if not overrides:
+            return values
+        recipe = load_recipe(values["recipe"], overrides)
+        for section, owner in sections_of_objectives().items():
+            if section in overrides and owner != recipe.objective:
+                raise UserError(f"{section} is a section of objective {owner}, and this run's is {recipe.objective}")
+        return {**values, "recipe": recipe}
 
 
 def _option(parameter: inspect.Parameter, hints: dict[str, Any], texts: dict[str, str]) -> Option:

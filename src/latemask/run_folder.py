@@ -16,6 +16,8 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -92,20 +94,33 @@ class RunFolder:
         """Change entries of run.json."""
         write_json_atomically(self.path / "run.json", {**self.record, **changes})
 
-    def lock(self) -> FileLock:
-        """Take the folder for this process; the system frees it however the process ends."""
-        return exclusive_lock(self.path / ".lock", f"{self.path} is in use by another process")
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder for this process; the system frees it however the process ends.
+
+        Two locks: one keeps others out, and the other only shows who looks that somebody is in. To look at a lock is to
+        take it for a moment, so that whoever looked could keep a run from starting if there were but one.
+        """
+        lock = exclusive_lock(self.path / ".lock", f"{self.path} is in use by another process")
+        try:
+            with FileLock(self._in_use):  # waits for whoever looks at this moment
+                yield
+        finally:
+            lock.release()
 
     def is_in_use(self) -> bool:
         """Whether a process holds the folder; where that cannot be tried, it may."""
-        file = self.path / ".lock"
-        if not file.exists():
+        if not self._in_use.exists():
             return False
         try:
-            with FileLock(file, timeout=0):
+            with FileLock(self._in_use, timeout=0):
                 return False
         except (Timeout, OSError):
             return True
+
+    @property
+    def _in_use(self) -> Path:
+        return self.path / ".in-use"
 
     def refuse_what_cannot_be(self, resume: bool) -> None:
         """Say no before anything is made: a file in the way, or nothing to resume."""

@@ -138,7 +138,7 @@ def test_the_model_that_is_kept_is_the_best_one_on_dev(run, tmp_path, csv_files)
         (["--data", "x"], "--data is for --task"),
         (["--task", "sst2", "--seeds", "0"], "--seeds 0: one at least"),
         (["--task", "sst2", "--epochs", "0"], "--epochs 0: one at least"),
-        (["--task", "sst2", "--lrs", "fast"], "--lrs must be numbers, not 'fast'"),
+        (["--task", "sst2", "--lrs", "fast"], "--lrs must be float, not 'fast'"),
         (["--task", "sst2", "--select", "first"], "select must be one of 'best', 'last'"),
         (["--task", "sst2", "--max-length", "2"], "--max-length 2: a text needs 8"),
         (["--task", "sst2", "--text-pair", "b"], "--task sst2 has its own files and columns: leave --text-pair away"),

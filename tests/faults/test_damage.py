@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.faults import RECIPE, log_lines, same_end
 
 from latemask import UserError, export, pretrain
 from latemask.ground.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
-from latemask.training.callbacks import StepRandomness
 from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume
+from latemask.training.loop import Loop
+from tests.faults.tormenting import RECIPE, log_lines, same_end
 
 HARM = {
     "cut": lambda content: content[: len(content) // 2],
@@ -102,17 +102,17 @@ def test_data_that_go_while_they_are_read_stop_the_run_by_name(data, stopped, tm
     shutil.copytree(data.folder, folder)
     (shard,) = (folder / "train").glob("*.ds")
     kept = shard.read_bytes()
-    begin = StepRandomness.on_step_begin
+    step = Loop.step
 
-    def harmful(self, args, state, control, **_):
-        begin(self, args, state, control)
-        if state.global_step == 5 and harm == "cut":
+    def harmful(loop, batches):
+        step(loop, batches)
+        if loop.done == 5 and harm == "cut":
             os.truncate(shard, 0)
-        elif state.global_step == 5:
+        elif loop.done == 5:
             shard.unlink()
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(StepRandomness, "on_step_begin", harmful)
+        meanwhile.setattr(Loop, "step", harmful)
         with pytest.raises(OSError, match=said) as stop:
             pretrain(RECIPE, data=folder, out=run.path)
     assert stop.value.filename == str(shard)

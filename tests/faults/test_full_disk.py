@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from benchmarks.faults import RECIPE, same_end
 
 from latemask import pretrain
 from latemask.recipe import dump_recipe
 from latemask.run_folder import RunFolder
+from tests.faults.tormenting import RECIPE, same_end
 
 SCRIPT = """
 set -e

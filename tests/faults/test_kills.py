@@ -1,7 +1,8 @@
 """Killed at any moment, a run that is resumed ends as an undisturbed one does, to the bit."""
 
 import pytest
-from benchmarks.faults import torment
+
+from tests.faults.tormenting import torment
 
 
 @pytest.mark.parametrize(("name", "seed"), [("KILL", 1), ("TERM", 2)])

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from benchmarks.faults import RECIPE, log_lines, same_end
-from latemask.training.callbacks import LossWatch
-from latemask.training.trainer import PretrainingTrainer
-from transformers import TrainerControl, TrainerState
 
 from latemask import UserError, pretrain
 from latemask.ground.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe, load_recipe
 from latemask.run_folder import RunFolder
+from latemask.training.logs import LossWatch
+from latemask.training.loop import Loop
+from tests.faults.tormenting import RECIPE, log_lines, same_end
 
 STEPS = 12
 SHORT = replace(RECIPE, budget=BudgetRecipe(steps=STEPS))
@@ -27,17 +26,21 @@ class Poison:
 
     def __init__(self, monkeypatch):
         self.seen, self.bad = [], []
-        step = PretrainingTrainer.training_step
+        clip = torch.nn.utils.clip_grad_norm_
+        step = Loop.step
 
-        def spoiled(trainer, model, inputs, *args):
-            labels = inputs["labels"].clone()
-            loss = step(trainer, model, inputs, *args)
-            self.seen.append(labels)
-            if any(torch.equal(labels, other) for other in self.bad):
-                next(model.parameters()).grad.fill_(float("nan"))
-            return loss
+        def seen(loop, batches):
+            self.seen += [batch["labels"].clone() for batch in batches]
+            step(loop, batches)
 
-        monkeypatch.setattr(PretrainingTrainer, "training_step", spoiled)
+        def spoiled(weights, *given):
+            weights = list(weights)
+            if any(torch.equal(self.seen[-1], other) for other in self.bad):
+                weights[0].grad.fill_(float("nan"))
+            return clip(weights, *given)
+
+        monkeypatch.setattr(Loop, "step", seen)
+        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoiled)
 
     def order(self, batches) -> list[int]:
         """Return the seen batches by their number among `batches`."""
@@ -95,10 +98,9 @@ def test_when_every_batch_is_bad_it_is_not_the_samples(data, tmp_path, poison, b
 
 
 def watched(losses, capsys, max_steps=1000) -> str:
-    watch = LossWatch()
-    for number, loss in enumerate(losses):
-        state = TrainerState(global_step=number + 1, max_steps=max_steps)
-        watch.on_log(None, state, TrainerControl(), logs={"loss": loss})
+    watch = LossWatch(max_steps)
+    for number, loss in enumerate(losses, 1):
+        watch(number, {"loss": loss})
     return capsys.readouterr().err
 
 

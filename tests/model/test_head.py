@@ -1,11 +1,12 @@
 """The head: the chunked loss and all its gradients are those of the plain form."""
 
+import pytest
 import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from latemask.model import head as head_module
-from latemask.model.head import PredictionHead
+from latemask.model.head import HalfPrecisionLoss, PredictionHead
 
 
 def test_the_chunked_loss_and_its_gradients_equal_the_plain_ones(monkeypatch):
@@ -54,3 +55,47 @@ def test_in_mixed_precision_the_loss_and_its_gradients_stay_close():
     ours, theirs = (torch.autograd.grad(loss, words)[0] for loss in (mixed, exact))
     assert ours.dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.99
+
+
+def half_precision_parts():
+    torch.manual_seed(0)
+    features, words, bias = torch.randn(1300, 64), torch.randn(3000, 64) * 0.5, torch.randn(3000) * 0.1
+    return [part.bfloat16().requires_grad_() for part in (features, words, bias)], torch.randint(3000, (1300,))
+
+
+def test_in_half_precision_the_loss_is_exact_though_the_products_are_not():
+    (features, words, bias), labels = half_precision_parts()
+    exact = F.cross_entropy(F.linear(features, words, bias).double(), labels)
+    ours = HalfPrecisionLoss.apply(features, words, bias, labels)
+    assert ours.dtype is torch.float32
+    assert ours.item() == pytest.approx(exact.item(), abs=1e-4)
+    torchs = F.linear_cross_entropy(
+        features, words, labels, linear_bias=bias, options=torch.nn.LinearCrossEntropyOptions(batch_chunk_size=512)
+    )
+    assert abs(torchs.item() - exact.item()) > 1e-3  # or ours is not needed any more
+
+
+def test_in_half_precision_the_gradients_are_those_of_the_plain_loss():
+    (features, words, bias), labels = half_precision_parts()
+    plain = [part.detach().float().requires_grad_() for part in (features, words, bias)]
+    (3 * F.cross_entropy(F.linear(*plain), labels)).backward()
+    (3 * HalfPrecisionLoss.apply(features, words, bias, labels)).backward()
+    for ours, theirs in zip((features, words, bias), plain, strict=True):
+        assert (ours.grad.float() - theirs.grad).norm() < 0.01 * theirs.grad.norm()
+
+
+@pytest.mark.parametrize("in_half", [False, True], ids=["products in fp32", "products in bf16"])
+def test_the_head_says_the_loss_to_four_digits_in_mixed_precision(monkeypatch, in_half):
+    if in_half:
+        monkeypatch.setattr("latemask.model.head.FP32_ON", ())  # as on a GPU
+    torch.manual_seed(0)
+    head, words = PredictionHead(32, 500), torch.randn(500, 32)
+    states, labels = torch.randn(8, 40, 32), torch.randint(500, (8, 40))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        ours = head.loss(states, words, labels)
+        features = head.features(states)
+    number = torch.bfloat16 if in_half else torch.float64
+    logits = F.linear(features.to(number), words.to(number), head.bias.detach().to(number))
+    exact = F.cross_entropy(logits.double().flatten(0, 1), labels.flatten())
+    assert ours.item() == pytest.approx(exact.item(), abs=1e-4)
+    assert ours.dtype is torch.float32

@@ -173,3 +173,33 @@ def test_the_config_survives_json(tmp_path):
 def test_an_unknown_join_is_refused():
     with pytest.raises(ValueError, match="join must be one of inside, self, cross, cross-only, not 'outside'"):
         LateMaskForPreTraining(PreTrainingConfig(join="outside"))
+
+
+def kept_bytes(model, batch) -> int:
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(**batch).loss.backward()
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("kind", ["inside", "self"])
+def test_gradient_checkpointing_reaches_the_layers_that_masks_join(kind):
+    """A model that says it supports it saves memory in every layer, and learns the same."""
+    recipe = replace(joining(kind, layers=3), encoder=EncoderRecipe(layers=3, width=32, heads=2))
+    plain, saving = make_model(recipe).train(), make_model(recipe).train()
+    saving.gradient_checkpointing_enable()
+    batch = make_batch(recipe)
+    assert saving.is_gradient_checkpointing
+    assert kept_bytes(saving, batch) < 0.6 * kept_bytes(plain, batch)
+    for ours, theirs in zip(saving.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_transformers_own_flash_attention_is_not_promised():
+    assert not LateMaskForPreTraining._supports_flash_attn
+    assert LateMaskForPreTraining._supports_sdpa

@@ -144,7 +144,7 @@ def test_a_report_while_the_run_still_runs(copied, rows, tmp_path):
     (copied / "run.json").write_text(json.dumps({**record, "status": "running"}))
     lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
     (copied / "metrics.jsonl").write_text("".join(lines[:rows]))
-    with RunFolder(copied).lock():
+    with RunFolder(copied).held():
         page = report(copied, out=tmp_path / "elsewhere").read_text()
     assert "Running: step" in page
     assert "not finished" in page
@@ -167,7 +167,7 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_run(runs, copied, monke
     from latemask.training import running
 
     monkeypatch.setattr(running, "write_page", full)
-    running._write_report(RunFolder(copied))
+    running.write_report(RunFolder(copied))
     assert "no report was written" in capsys.readouterr().err
 
 

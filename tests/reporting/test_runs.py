@@ -88,7 +88,7 @@ def test_an_unfinished_run_says_how_far_it_is_and_how_long_it_will_take(copied):
     lines = (copied / "metrics.jsonl").read_text().splitlines()
     half = [line for line in lines if json.loads(line)["step"] <= 3]
     (copied / "metrics.jsonl").write_text("\n".join([*half, half[-1][:10]]))  # the last line is being written
-    with RunFolder(copied).lock():
+    with RunFolder(copied).held():
         run = read_run(copied)
     assert run.done == 3
     assert run.problems == ["not finished (running): step 3 of 6, so its last numbers are not its end"]

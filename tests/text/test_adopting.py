@@ -58,7 +58,7 @@ def test_shards_of_plain_datatrove_become_a_data_folder(tmp_path, data):
 
 
 def test_it_can_be_pretrained_on(tmp_path, data):
-    from latemask.training import pretrain
+    from latemask import pretrain
     from tests.conftest import tiny_recipe
 
     folder = theirs(tmp_path / "shards", data)

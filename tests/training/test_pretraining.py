@@ -25,7 +25,7 @@ from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.ground.errors import Interrupted
 from latemask.masking.batches import Collator
-from latemask.model import load_model
+from latemask.model import build_model, load_model
 from latemask.model.pretraining import EncoderForPreTraining
 from latemask.recipe import FAMILIES, BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
 from latemask.run_folder import RunFolder
@@ -511,3 +511,40 @@ def test_a_mask_rate_that_falls_resumes_to_the_same_bits_and_is_validated_like_a
     spending = [row["flops"] for row in straight.metrics() if "loss" in row]
     assert all(one < other for one, other in pairwise(spending))
     assert straight.record["flops"] == spending[-1]
+
+
+@pytest.fixture
+def encoder_to_go_on_from(data, tmp_path):
+    shape = replace(recipe_of(2).encoder, init_std=0.05)
+    return pretrain(replace(recipe_of(2), encoder=shape), data=data.folder, out=tmp_path / "first").encoder
+
+
+def test_after_its_first_checkpoint_a_run_needs_the_encoder_it_began_with_no_more(
+    data, tmp_path, encoder_to_go_on_from, interrupt, monkeypatch
+):
+    recipe = replace(recipe_of(6), encoder=EncoderRecipe(init=str(encoder_to_go_on_from)))
+    with pytest.raises(Interrupted):
+        pretrain(recipe, data=data.folder, out=tmp_path / "run")
+    monkeypatch.undo()
+    whole = pretrain(recipe, data=data.folder, out=tmp_path / "whole")
+    shutil.rmtree(encoder_to_go_on_from.parent)
+    for given in (recipe, RunFolder(tmp_path / "run").recipe_file):
+        resumed = pretrain(given, data=data.folder, out=tmp_path / "run", resume=True)
+    assert same_weights(resumed, whole)
+
+
+def test_what_is_new_around_an_existing_encoder_starts_as_the_recipe_says(data, encoder_to_go_on_from):
+    encoder = EncoderRecipe(init=str(encoder_to_go_on_from), init_std=0.2)
+    for kind in ("inside", "cross"):
+        job = plan_job(replace(joining(kind), encoder=encoder, budget=BudgetRecipe(steps=1)), Mixture.open(data.folder))
+        assert job.recipe.encoder.init_std == 0.2
+        model = build_model(job.recipe, data.vocabulary)
+        new = [model.head.dense.weight, *([model.decoder.layers[0].attention.output.weight] if model.decoder else [])]
+        assert [weight.std().item() for weight in new] == pytest.approx([0.2] * len(new), rel=0.1)
+
+
+def test_gpus_that_nobody_uses_are_pointed_out(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("latemask.training.running.idle_devices", lambda: 3)
+    run = pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run")
+    assert "3 more GPU(s) of this machine could take part: torchrun" in capsys.readouterr().err
+    assert run.metrics()[-1]["tokens"] == 2 * 8 * 32

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.faults import RECIPE, log_lines
 
 from latemask.recipe import BudgetRecipe, EncoderRecipe, Recipe, dump_recipe
 from latemask.run_folder import RunFolder
+from tests.faults.tormenting import RECIPE, log_lines
 
 STEPS = 20
 BASE = replace(
@@ -50,11 +50,28 @@ def process(
             whole(self, batches)
 
         Loop.step = step
+    if (at := options.pop("poisons_step", None)) is not None:
+        poison_once(Loop, at)
+    if options.pop("blind", None) == rank:
+        RunFolder.record = property(lambda self: 1 / 0)
     try:
         pretrain(recipe, data=data, out=out, **options)
     except UserError as refused:
         error.write_text(str(refused))
         sys.exit(refused.exit_code)
+
+
+def poison_once(loop, at: int) -> None:
+    """Make the gradient of one step no number, the first time that it is taken."""
+    whole, done = loop.step, []
+
+    def step(self, batches):
+        if self.done + 1 == at and not done:
+            done.append(at)
+            self.model.head.bias.register_hook(lambda gradient: gradient * float("nan"))
+        whole(self, batches)
+
+    loop.step = step
 
 
 def run_with(world: int, recipe: Recipe, data, out: Path, **options) -> list[int]:
@@ -117,6 +134,26 @@ def test_a_run_may_go_on_with_another_number_of_processes(data, tmp_path, alone,
     assert RunFolder(out).last_checkpoint().name == "checkpoint-3"
     assert run_with(2, recipe, data, out, resume=True) == [0, 0]
     assert_same_losses(out, alone)
+
+
+def test_the_validation_loss_does_not_depend_on_the_number_of_processes(data, tmp_path):
+    """Five rows to validate on: two processes with two rows at once have three batches."""
+    recipe = replace(training(eval_rows=5), budget=BudgetRecipe(steps=2))
+    losses = []
+    for world, sharded in ((1, False), (2, False), (2, True)):
+        out = tmp_path / f"{world}-{sharded}"
+        changed = replace(recipe, train=replace(recipe.train, sharded=sharded))
+        assert run_with(world, changed, data, out) == [0] * world
+        losses.append(RunFolder(out).metrics()[-1]["eval_loss"])
+    assert losses[1:] == pytest.approx([losses[0]] * 2, abs=1e-6)
+
+
+def test_the_first_tells_the_others_which_batches_are_left_out(data, tmp_path):
+    """The second process cannot read run.json at all: what it must know, it is told."""
+    assert run_with(2, BASE, data, tmp_path / "run", poisons_step=5, blind=1, on_nan="rewind") == [0, 0]
+    assert run_with(1, BASE, data, tmp_path / "alone", poisons_step=5, on_nan="rewind") == [0]
+    assert RunFolder(tmp_path / "run").record["left_out_batches"] == [4]
+    assert_same_losses(tmp_path / "run", RunFolder(tmp_path / "alone"))
 
 
 def test_a_signal_that_reaches_one_process_is_known_to_all_a_step_later(data, tmp_path):

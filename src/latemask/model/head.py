@@ -14,6 +14,7 @@ from torch.nn import functional as F
 # torch's own choice of chunk is a few rows, 1.7 to 2.5 times slower here; from 256 rows on it makes no difference
 # (docs/results.md). At 50,000 pieces 512 rows of logits are 100 MB.
 CHUNK_ROWS = 512
+FP32_ON = ("cpu",)  # where products in half precision gain the head nothing
 
 
 class PredictionHead(nn.Module):
@@ -37,7 +38,7 @@ class PredictionHead(nn.Module):
         """Return the mean cross-entropy in fp32, without ever holding all logits: they come and go in chunks."""
         features = self.features(states).flatten(0, -2)
         device = features.device.type
-        if torch.is_autocast_enabled(device) and device != "cpu":  # on a CPU half precision is no faster here
+        if torch.is_autocast_enabled(device) and device not in FP32_ON:
             half = torch.get_autocast_dtype(device)
             parts = (part.to(half) for part in (features, words, self.bias))
             return HalfPrecisionLoss.apply(*parts, labels.flatten(), torch.is_grad_enabled())

@@ -87,9 +87,9 @@ class EncoderForPreTraining(PreTrainedModel):
         """The word table [vocabulary, D]."""
         return self.encoder.get_input_embeddings().weight
 
-    def forward(self, **batch: Tensor) -> PreTrainingOutput:
+    def forward(self, *parts: Tensor, **batch: Tensor) -> PreTrainingOutput:
         """Do what the objective does; see there for what a batch holds."""
-        return self.objective.forward(self, **batch)
+        return self.objective.forward(self, *parts, **batch)
 
     def encode(self, ids: Tensor, positions: Tensor, layers: int | None = None) -> Tensor:
         """Run the encoder, or its first `layers`, on tokens at their original positions: [B, S, D].

@@ -45,7 +45,6 @@ class EarlyMasking(Objective):
     def forward(
         self,
         model: Any,
-        *,
         input_ids: Tensor,
         positions: Tensor,
         predicted_slots: Tensor,

@@ -120,7 +120,6 @@ class LateMasking(Objective):
     def forward(
         self,
         model: Any,
-        *,
         visible_ids: Tensor,
         visible_positions: Tensor,
         masked_positions: Tensor,

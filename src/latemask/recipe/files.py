@@ -44,9 +44,6 @@ def load_recipe(name_or_path: str | Path, overrides: dict[str, Any] | None = Non
     if "budget" in over:
         tree["budget"] = {}  # one budget replaces another
     recipe = _recipe_of(_merged(tree, over), str(path))
-    for section, owner in sections_of_objectives().items():
-        if section in over and owner != recipe.objective:
-            raise UserError(f"{section} is a section of objective {owner}, and this run's is {recipe.objective}")
     check_recipe(recipe)
     return recipe
 

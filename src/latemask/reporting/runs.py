@@ -236,7 +236,7 @@ def recipe_differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return each key in which the recipes differ, with its value in every run."""
     recipes = [flat(run.recipe) for run in runs]
     every = dict.fromkeys(key for recipe in recipes for key in recipe)  # an objective's own keys are not everybody's
-    keys = [key for key in every if len({str(recipe.get(key, "–")) for recipe in recipes}) > 1]
+    keys = [key for key in every if len({str(recipe[key]) for recipe in recipes if key in recipe}) > 1]
     return {key: [_shown(recipe.get(key, "–")) for recipe in recipes] for key in keys}
 
 

@@ -28,6 +28,7 @@ def pretrain(
     resume: bool = False,
     allow_changes: bool = False,
     overwrite: bool = False,
+    verify: bool = False,
 ) -> RunFolder:
     """Pre-train an encoder.
 
@@ -43,6 +44,7 @@ def pretrain(
         resume: Go on from the last checkpoint in the run folder.
         allow_changes: Resume although the data or the recipe changed; the model's shape and the batch cannot.
         overwrite: Replace a run that is in the run folder.
+        verify: Read all of the data and compare it with its checksums, not only files that changed since they matched.
     """
     if resume and overwrite:
         raise UserError("--resume goes on and --overwrite starts again: give one of them")
@@ -56,7 +58,7 @@ def pretrain(
     stop_at = deadline(stop_after, "--stop-after")
     recipe = with_budget(recipe, max_steps, tokens, flops)
     check_recipe(recipe)
-    mixture = Mixture.open(data, verify=is_first())
+    mixture = Mixture.open(data, verify=is_first(), everything=verify)
     from latemask.training.job import plan_job  # not for --help: it loads torch
     from latemask.training.running import Wishes, run_job
 

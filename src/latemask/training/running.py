@@ -100,7 +100,7 @@ def run_job(job: Job, run: RunFolder, wishes: Wishes) -> None:
 
 def _take(run: RunFolder, resume: bool, held: ExitStack) -> None:
     run.refuse_what_cannot_be(resume)
-    held.callback(run.lock().release)
+    held.enter_context(run.held())
 
 
 def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
@@ -191,8 +191,9 @@ def _train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Se
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     peak = measured_peak(loop.device, loop.dtype or torch.float32) * world_size()
     progress = Progress(loop.done, job.steps, job.batch_tokens, job.flops(job.steps) / job.steps / peak)
-    listeners: list[Listener] = [Metrics(run, job.batch_tokens, job.flops), progress, LossWatch(job.steps)]
-    listeners = [*listeners, TensorBoard(run)] if is_first() else []
+    listeners: list[Listener] = []
+    if is_first():
+        listeners = [Metrics(run, job.batch_tokens, job.flops), progress, LossWatch(job.steps), TensorBoard(run)]
 
     def log(values: dict[str, float]) -> None:
         for listener in listeners:
@@ -230,6 +231,8 @@ def _leave_out(job: Job, run: RunFolder, step: int, left_out: Sequence[int]) -> 
 
 
 def _announce(job: Job, run: RunFolder, loop: Loop) -> None:
+    if not is_first():
+        return  # the others look at nothing that the first may be writing
     recipe, done = job.recipe, loop.done
     parameters = sum(weight.numel() for weight in loop.model.encoder.parameters())
     precision = precision_name(recipe.train.precision)
@@ -238,11 +241,10 @@ def _announce(job: Job, run: RunFolder, loop: Loop) -> None:
         say(f"the run was in {precisions[-1]} so far and goes on in {precision}")
     if idle := idle_devices():
         say(f"{idle} more GPU(s) of this machine could take part: torchrun --nproc-per-node gpu -m latemask pretrain …")
-    if is_first():
-        if precisions[-1:] != [precision]:
-            precisions = [*precisions, precision]
-        several = {"processes": world_size(), "sharded": loop.is_sharded, "precision": precisions}
-        run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
+    if precisions[-1:] != [precision]:
+        precisions = [*precisions, precision]
+    several = {"processes": world_size(), "sharded": loop.is_sharded, "precision": precisions}
+    run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
         f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
@@ -268,10 +270,15 @@ def _finish(job: Job, run: RunFolder, loop: Loop) -> None:
     decided_by_the_first(lambda: _finished(job, run, loop, weights))
     say(f"finished: {run.path}\nencoder:  {run.encoder}")
     if is_first():
-        try:
-            say(f"report:   {write_page(run.path)}")
-        except Exception as error:  # whatever a drawing may run into: the run is finished, and whole without it
-            say(f"no report was written: {error}")
+        write_report(run)
+
+
+def write_report(run: RunFolder) -> None:
+    """Write the page about the run; the run is whole without it."""
+    try:
+        say(f"report:   {write_page(run.path)}")
+    except Exception as error:  # whatever a drawing may run into
+        say(f"no report was written: {error}")
 
 
 def _finished(job: Job, run: RunFolder, loop: Loop, weights: Any) -> None:

@@ -1,0 +1,152 @@
+"""A run that is killed again and again, and always resumed: does it end as an undisturbed one does?
+
+A tiny run with a checkpoint every few steps is killed at random moments, while it starts, trains, writes or finishes.
+One that came to its end is compared with the undisturbed run, weights and log lines to the bit, and another begins,
+until there were so many kills. benchmarks/faults.py does it fifty times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latemask.recipe import BudgetRecipe, EncoderRecipe, Recipe, TrainRecipe
+from latemask.run_folder import RunFolder
+from latemask.text import prepare
+from latemask.text.builtin import BuiltinReader
+
+RECIPE = Recipe(
+    length=32,
+    encoder=EncoderRecipe(layers=2, width=16, heads=2, dropout=0.1),
+    train=TrainRecipe(batch_size=4, log_every=3, eval_every=10, eval_rows=4, save_every=4, learning_rate=3e-3),
+    budget=BudgetRecipe(steps=40),
+)
+ENDED_BY = {"KILL": -signal.SIGKILL, "TERM": 128 + signal.SIGTERM}
+
+
+def make_data(folder: Path) -> Path:
+    """Prepare a little text."""
+    text = folder / "text.txt"
+    documents = BuiltinReader(limit=200_000).run()
+    text.write_text("\n\n".join(document.text.replace("\n\n", "\n") for document in documents), "utf-8")
+    with contextlib.redirect_stderr(io.StringIO()):
+        return prepare([text], out=folder / "data", vocab_size=500, validation=0.1).folder
+
+
+def train(recipe: Recipe, data: Path, out: Path, resume: bool) -> None:
+    """Be the process that is killed."""
+    import torch
+
+    from latemask.ground.errors import Interrupted, UserError
+    from latemask.training.pretraining import pretrain
+
+    torch.set_num_threads(1)
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            pretrain(recipe, data=data, out=out, resume=resume)
+        except UserError as error:
+            if not isinstance(error, Interrupted):
+                print(f"{out.name}: {error}", file=sys.__stderr__)
+            sys.exit(error.exit_code)
+
+
+@dataclass
+class Outcome:
+    """What became of a life: how it ended, and whether it was we who ended it."""
+
+    code: int
+    killed: bool
+
+
+def live(recipe: Recipe, data: Path, out: Path, seconds: float | None, number: int) -> Outcome:
+    """Start or resume a run, and send it a signal after some time; None lets it live."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["latemask.training.running"])
+    process = context.Process(target=train, args=(recipe, data, out, (out / "recipe.yaml").is_file()))
+    process.start()
+    process.join(seconds)
+    killed = process.is_alive()
+    if killed and process.pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+    process.join()
+    return Outcome(process.exitcode or 0, killed)
+
+
+def same_end(one: RunFolder, other: RunFolder) -> bool:
+    """Whether two runs came to the same weights by the same losses."""
+    names = ("model/model.safetensors", "encoder/model.safetensors", "recipe.yaml")
+    same_files = all((one.path / name).read_bytes() == (other.path / name).read_bytes() for name in names)
+    return same_files and log_lines(one) == log_lines(other)
+
+
+def log_lines(run: RunFolder) -> list[dict[str, Any]]:
+    """Return the metrics without the time they took."""
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in run.metrics()]
+
+
+@dataclass
+class Tally:
+    """What is counted."""
+
+    rounds: int = 0
+    resumed: int = 0
+    lost: int = 0
+    runs: int = 0
+    identical: bool = True
+
+
+def torment(
+    folder: Path, rounds: int, name: str, seed: int = 0, watch: Callable[[str], None] = lambda line: None
+) -> Tally:
+    """Kill runs until there were so many kills; every run is seen to its end."""
+    data, number = make_data(folder), getattr(signal, f"SIG{name}")
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+    undisturbed, again = RunFolder(folder / "undisturbed"), RunFolder(folder / "again")
+    assert live(RECIPE, data, undisturbed.path, None, number).code == 0
+    started = time.perf_counter()
+    assert live(RECIPE, data, again.path, None, number).code == 0  # without the imports: how long a run takes
+    longest = time.perf_counter() - started
+    chance, tally = random.Random(seed), Tally(identical=same_end(undisturbed, again))
+    while tally.rounds < rounds:
+        run = RunFolder(folder / f"run-{tally.runs}")
+        _see_to_its_end(run, data, rounds, number, chance, longest, tally, ENDED_BY[name], watch)
+        tally.identical &= run.is_finished() and same_end(run, undisturbed)
+        tally.runs += 1
+    return tally
+
+
+def _see_to_its_end(
+    run: RunFolder,
+    data: Path,
+    rounds: int,
+    number: int,
+    chance: random.Random,
+    longest: float,
+    tally: Tally,
+    ended_by: int,
+    watch: Callable[[str], None],
+) -> None:
+    while not (run.recipe_file.is_file() and run.is_finished()):
+        seconds = chance.uniform(0, longest) if tally.rounds < rounds else None
+        there_was_a_run = run.recipe_file.is_file()
+        outcome = live(RECIPE, data, run.path, seconds, number)
+        tally.resumed += there_was_a_run
+        tally.rounds += outcome.killed
+        if outcome.code not in (0, ended_by, -number):
+            tally.lost += 1
+            tally.identical = False
+            watch(f"{run.path.name} cannot go on: exit code {outcome.code}")
+            return
+        at = run.last_checkpoint()
+        watch(f"{run.path.name}: {'killed' if outcome.killed else 'ended'}, {at.name if at else 'no checkpoint'}")
