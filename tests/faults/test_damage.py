@@ -13,7 +13,7 @@ from latemask.ground.errors import TimeIsUp
 from latemask.recipe import BudgetRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
-from latemask.training.checkpoints import CheckpointWriter, checkpoint_to_resume
+from latemask.training.checkpoints import checkpoint_to_resume
 from latemask.training.loop import Loop
 from tests.faults.tormenting import RECIPE, log_lines, same_end
 
@@ -220,11 +220,12 @@ def test_a_run_is_not_overwritten_by_one_that_starts_from_it(data, copy):
     assert (copy.encoder / "config.json").is_file()
 
 
-def test_a_checkpoint_that_was_passed_over_takes_no_place_from_a_good_one(tmp_path):
-    run = RunFolder(tmp_path)
-    writer = CheckpointWriter(run, keep=2)
-    for step in (4, 8, 99):
-        (run.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
-    (writer.aside / "checkpoint-12").mkdir(parents=True)
-    writer.commit(12, {})
-    assert [path.name for path in run.all_checkpoints()] == ["checkpoint-12", "checkpoint-8"]
+def test_a_checkpoint_that_was_passed_over_takes_no_place_from_a_good_one(data, tmp_path):
+    """One that cannot be read, of a later step, is there when the run goes on from an earlier one."""
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(TimeIsUp):
+        pretrain(RECIPE, data=data.folder, out=run.path, stop_after="0s")
+    (run.checkpoints / "checkpoint-39").mkdir()
+    with pytest.raises(TimeIsUp):
+        pretrain(RECIPE, data=data.folder, out=run.path, resume=True, stop_after="0s")
+    assert [path.name for path in run.all_checkpoints()] == ["checkpoint-2", "checkpoint-1"]
