@@ -1,6 +1,6 @@
 """Seconds a step and peak memory: transformers' own MLM, our early baseline, and late masking of every kind.
 
-python benchmarks/speed.py --size base        (or mini-base, or any recipe)
+python benchmarks/speed.py --size base        (or mini-base, or any recipe; --before CLONE: another commit, in turns)
 
 Every contender is a process of its own, so its peak memory is its own, and all of them wait: the benchmark lets one
 after the other have its turn, round after round, in alternating order. A turn is one step, or as many as take a few
@@ -16,14 +16,16 @@ import contextlib
 import io
 import json
 import multiprocessing
+import os
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from latemask.recipe import EncoderRecipe, MaskRecipe, Recipe, load_recipe, spel
 KINDS = ("inside", "self", "cross", "cross-only")
 WARM_UP = 2
 TURN_SECONDS = 3.0  # of the slowest: a small model's step alone would be timed with another's data in the caches
-PAIR = 3  # times more rounds for the Trainer against the bare loop: a few percent drown in the noise of a few rounds
+PAIR = 3  # times more rounds for the loop against the plain one: a few percent drown in the noise of a few rounds
 CHECKPOINT_EVERY = 200  # steps, in checkpoint_share: written, synced, sealed with checksums, renamed
 MANY = 10_000  # steps; the benchmark ends before
 SIZES = {
@@ -58,7 +60,7 @@ def recipe_of(size: str, batch: int) -> Recipe:
 
 @dataclass(frozen=True)
 class Contender:
-    """What takes a step: `how` is hf, trainer or bare."""
+    """What takes a step: `how` is hf, loop, plain, or the folder of a clone of another commit."""
 
     name: str
     how: str
@@ -80,17 +82,17 @@ def contenders(recipe: Recipe) -> dict[str, Contender]:
     roberta = replace(early, encoder=replace(early.encoder, family="roberta", ffn_width=4 * early.encoder.width))
     found = [
         Contender("hf", "hf", roberta),
-        Contender("early", "trainer", early),
-        Contender("late", "trainer", recipe),
-        Contender("late-bare", "bare", recipe),
-        Contender("late-saving", "trainer", replace(recipe, train=replace(recipe.train, save_every=1))),
-        Contender("early-bf16", "trainer", in_bf16(early)),
-        Contender("late-bf16", "trainer", in_bf16(recipe)),
+        Contender("early", "loop", early),
+        Contender("late", "loop", recipe),
+        Contender("late-plain", "plain", recipe),
+        Contender("late-saving", "loop", replace(recipe, train=replace(recipe.train, save_every=1))),
+        Contender("early-bf16", "loop", in_bf16(early)),
+        Contender("late-bf16", "loop", in_bf16(recipe)),
     ]
     for kind in KINDS:
         if kind != recipe.options.kind:
             joined = replace(recipe, options=Join(kind, recipe.options.layers))
-            found.append(Contender(f"late-{kind}", "trainer", joined))
+            found.append(Contender(f"late-{kind}", "loop", joined))
     return {contender.name: contender for contender in found}
 
 
@@ -122,7 +124,7 @@ def serve(contender: Contender, threads: int, connection: Connection) -> None:
     torch.set_num_threads(threads)
     gate = Gate(connection)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):  # its log lines
-        {"hf": hf_loop, "trainer": trainer_loop, "bare": bare_loop}[contender.how](contender.recipe, Path(folder), gate)
+        {"hf": hf_loop, "loop": our_loop, "plain": plain_loop}[contender.how](contender.recipe, Path(folder), gate)
 
 
 def gate_callback(gate: Gate) -> Any:
@@ -154,40 +156,60 @@ class RandomText:
         return ([self.text], [1.0]) if split == "train" else ([], [])
 
 
-def trainer_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
-    """As `latemask pretrain` does it."""
-    from latemask.training.callbacks import StopOnRequest
-    from transformers import set_seed
+def our_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
+    """As `latemask pretrain` does it: a run, with its log, its checkpoints and its progress."""
+    import math
 
     from latemask.ground.allocator import keep_freed_memory
-    from latemask.model import build_model
     from latemask.run_folder import RunFolder
+    from latemask.training import running
     from latemask.training.job import Job
-    from latemask.training.running import build_trainer
+    from latemask.training.loop import Loop
 
-    keep_freed_memory()
-    data: Any = RandomText(recipe, folder)
-    set_seed(0)
+    keep_freed_memory()  # as the command line does
+    step = Loop.step
+
+    def gated(loop: Loop, batches: Any) -> None:
+        gate.wait()
+        step(loop, batches)
+
+    Loop.step = gated  # type: ignore[method-assign]
     run = RunFolder(folder / "run")
     run.path.mkdir()
-    trainer = build_trainer(Job(recipe, data, MANY), run, build_model(recipe, data.vocabulary), 0, StopOnRequest())
-    trainer.add_callback(gate_callback(gate))
-    trainer.train()
+    data: Any = RandomText(recipe, folder)
+    job = Job(recipe, data, MANY)
+    running.train(job, run, running.loop_of(job, None), running.StopRequest(math.inf), [])
 
 
-def bare_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
-    """Forward, backward, clip, AdamW, and nothing around it."""
+def plain_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
+    """What anybody would write: batch, forward, backward, clip, AdamW, and nothing around it."""
     import torch
 
     from latemask.ground.allocator import keep_freed_memory
-    from latemask.training.calibration import BareStep
+    from latemask.masking.batches import Collator
+    from latemask.model import build_model
 
-    keep_freed_memory()  # as `latemask pretrain` does
-    step = BareStep(recipe, recipe.train.batch_size, torch.device("cpu"))
-    while True:
+    keep_freed_memory()
+    data, train = RandomText(recipe, folder), recipe.train
+    torch.manual_seed(0)
+    model = build_model(recipe, data.vocabulary).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        train.learning_rate,
+        (train.beta1, train.beta2),
+        train.epsilon,
+        train.weight_decay,
+        fused=True,
+    )
+    collate, (rows, _) = Collator.of(recipe, data.vocabulary, MANY), data.rows("train", recipe.length)
+    for number in range(MANY):
         gate.wait()
-        step.forward_backward()
-        step.update()
+        ids = rows[0].take(np.random.default_rng(number).integers(len(rows[0]), size=train.batch_size))
+        batch = collate([{"ids": row, "index": number * train.batch_size + place} for place, row in enumerate(ids)])
+        model(**batch).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def hf_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
@@ -252,16 +274,39 @@ def word_tokenizer(size: int, fast: Any) -> Any:
     )
 
 
+# In a process of another commit's code: its own speed.py serves its own late masking.
+BEFORE = """
+import sys
+from multiprocessing.connection import Client
+clone, size, batch, threads, address = sys.argv[1:]
+sys.path[:0] = [f"{clone}/src", f"{clone}/benchmarks"]
+import speed
+speed.serve(speed.contenders(speed.recipe_of(size, int(batch)))["late"], int(threads), Client(address))
+"""
+
+
 class Process:
     """In the benchmark's process: one contender, as far as it can be told to do a step."""
 
     def __init__(self, contender: Contender, threads: int):
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(contender, threads, theirs), daemon=True)
-        self.process.start()
-        theirs.close()
+        if contender.how not in ("hf", "loop", "plain"):
+            self._start_another_commit(contender, threads)
+        else:
+            context = multiprocessing.get_context("spawn")
+            self.connection, theirs = context.Pipe()
+            self.process: Any = context.Process(target=serve, args=(contender, threads, theirs), daemon=True)
+            self.process.start()
+            theirs.close()
         self.connection.recv()  # ready
+
+    def _start_another_commit(self, contender: Contender, threads: int) -> None:
+        with Listener() as listener:
+            batch, size = str(contender.recipe.train.batch_size), contender.name.partition(":")[2]
+            words = [contender.how, size, batch, str(threads), str(listener.address)]
+            environment = {**os.environ, "PYTHONPATH": f"{contender.how}/src"}
+            self.process = subprocess.Popen([sys.executable, "-c", BEFORE, *words], env=environment)
+            self.process.join = self.process.wait
+            self.connection = listener.accept()
 
     def turn(self, steps: int) -> float:
         """Let some steps happen and return the seconds of one."""
@@ -291,7 +336,8 @@ class Measured:
 def alternate(group: list[Contender], repeats: int, threads: int, watch: Callable[[str], None]) -> Measured:
     """Let the contenders of a group do one step after the other."""
     import torch
-    from latemask.training.peak import measured_peak
+
+    from latemask.training.calibration import measured_peak
 
     torch.set_num_threads(threads)
     processes = {contender.name: Process(contender, threads) for contender in group}
@@ -349,6 +395,21 @@ def rows_of(group: list[Contender], found: Measured) -> Iterator[tuple[str, dict
         )
 
 
+def loop_alone(arguments: Any, every: dict[str, Contender], watch: Callable[[str], None]) -> tuple[Any, Any]:
+    """Time the loop of a run against a plain one and, if there is one, against that of another commit."""
+    group = [every["late"], every["late-plain"]]
+    if arguments.before:
+        group.append(Contender(f"before:{arguments.size}", arguments.before, every["late"].recipe))
+    found = alternate(group, PAIR * arguments.repeats, arguments.threads, watch)
+    ratios = {
+        f"loop_over_{other.name.partition(':')[0].removeprefix('late-')}": ratio(
+            found.seconds["late"], found.seconds[other.name]
+        )
+        for other in group[1:]
+    }
+    return ratios, dict(rows_of(group, found))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="base", help="base, large, or a recipe such as mini-base")
@@ -356,6 +417,8 @@ def main() -> None:
     parser.add_argument("--memory-batch", type=int, default=32, help="rows a step where memory is measured")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--before", help="clone of another commit, whose late masking takes turns with ours")
+    parser.add_argument("--only-loop", action="store_true", help="only the loop, against the plain one and --before")
     parser.add_argument("--no-kinds", action="store_true", help="leave out the other kinds of joining")
     arguments = parser.parse_args()
 
@@ -363,14 +426,16 @@ def main() -> None:
         print(line, file=sys.stderr, flush=True)
 
     every = contenders(recipe_of(arguments.size, arguments.batch))
+    loop, table = loop_alone(arguments, every, watch)
+    if arguments.only_loop:
+        print(json.dumps({**vars(arguments), **loop, "contenders": table}))
+        return
     first = [every[name] for name in ("hf", "early", "late")]
     found = alternate(first, arguments.repeats, arguments.threads, watch)
-    pair = [every["late"], every["late-bare"]]
-    paired = alternate(pair, PAIR * arguments.repeats, arguments.threads, watch)
-    table = {**dict(rows_of(first, found)), **dict(rows_of(pair, paired))}  # late: from where it had more rounds
+    table = {**dict(rows_of(first, found)), **table}  # late: from where it had more rounds
     over_inside = {}
     if not arguments.no_kinds:
-        others = ("hf", "early", "late-bare", "late-saving", "early-bf16", "late-bf16")
+        others = ("hf", "early", "late-plain", "late-saving", "early-bf16", "late-bf16")
         second = [contender for name, contender in every.items() if name not in others]
         kinds = alternate(second, arguments.repeats, arguments.threads, watch)
         table |= {name: row for name, row in rows_of(second, kinds) if name != "late"}
@@ -385,7 +450,6 @@ def main() -> None:
     memory = measured_memory([larger["hf"], larger["late"]], arguments.threads, watch)
 
     late_over_hf, late_over_early = (ratio(found.seconds["late"], found.seconds[name]) for name in ("hf", "early"))
-    trainer_over_bare = ratio(paired.seconds["late"], paired.seconds["late-bare"])
     a_checkpoint = statistics.median(
         slow - fast for slow, fast in zip(saving.seconds["late-saving"], saving.seconds["late"], strict=True)
     )
@@ -396,16 +460,12 @@ def main() -> None:
         "late_over_early": late_over_early["median"],
         "flops_late_over_early": round(every["late"].flops / every["early"].flops, 3),
         "flops_late_over_hf": round(every["late"].flops / every["hf"].flops, 3),
-        "trainer_over_bare": trainer_over_bare["median"],
+        **loop,
         "checkpoint_seconds": round(a_checkpoint, 3),
         "checkpoint_share": round(a_checkpoint / between, 5),
         "peak_share": table["late"]["peak_share"],
         "memory_over_hf": round(memory["late"] / memory["hf"], 3),
-        "ranges": {
-            "late_over_hf": late_over_hf,
-            "late_over_early": late_over_early,
-            "trainer_over_bare": trainer_over_bare,
-        },
+        "ranges": {"late_over_hf": late_over_hf, "late_over_early": late_over_early},
         "kinds_over_late": over_inside,
         "bf16_over_fp32": mixed,
         "peak_gflops": round(statistics.median(found.peak) / 1e9, 1),

@@ -30,7 +30,6 @@ class Bert(Family):
         return super().weights(encoder, max_length) + tables * encoder.width + 2 * encoder.width
 
     def config(self, encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
-        """Return the stock config of a new encoder."""
         from transformers import AutoConfig
 
         assert encoder.max_length is not None
@@ -62,16 +61,13 @@ class Bert(Family):
     def embed(
         self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None
     ) -> Tensor:
-        """Add word, position and segment vectors."""
         positions = positions + self.offset(encoder.config.pad_token_id)
         return encoder.embeddings(input_ids=ids, inputs_embeds=vectors, position_ids=positions)
 
     def layers(self, encoder: Any) -> Any:
-        """Return the encoder's layers."""
         return encoder.encoder.layer
 
     def run(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
-        """Run a stock layer as it is."""
         return layer(states)
 
     def before_attention(self, layer: Any, states: Tensor) -> Tensor:
@@ -79,22 +75,18 @@ class Bert(Family):
         return states
 
     def queries(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
-        """Project to queries."""
         attention = layer.attention.self
         return split_heads(attention.query(states), attention.attention_head_size)
 
     def keys_values(self, layer: Any, states: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
-        """Project to keys and values."""
         attention = layer.attention.self
         width = attention.attention_head_size
         return split_heads(attention.key(states), width), split_heads(attention.value(states), width)
 
     def after_attention(self, layer: Any, attended: Tensor, states: Tensor) -> Tensor:
-        """Run the rest of a layer."""
         return layer.feed_forward_chunk(layer.attention.output(attended, states))
 
     def attention_dropout(self, layer: Any) -> float:
-        """Return the dropout of a layer's attention weights."""
         return layer.attention.self.dropout.p
 
 
@@ -128,9 +120,7 @@ class RobertaPreLayerNorm(Roberta):
         return super().weights(encoder, max_length) + 2 * encoder.width
 
     def before_attention(self, layer: Any, states: Tensor) -> Tensor:
-        """Normalise."""
         return layer.attention.LayerNorm(states)
 
     def final_norm(self, encoder: Any, states: Tensor) -> Tensor:
-        """Normalise after the last layer."""
         return encoder.LayerNorm(states)

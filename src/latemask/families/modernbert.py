@@ -37,7 +37,6 @@ class ModernBert(Family):
         return encoder.layers * (4 * d * d + 3 * d * f + 2 * d) + d
 
     def config(self, encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
-        """Return the stock config of a new encoder."""
         from transformers import AutoConfig
 
         config = AutoConfig.for_model(
@@ -82,11 +81,9 @@ class ModernBert(Family):
     def embed(
         self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None
     ) -> Tensor:
-        """Look words up; positions come in by rotation."""
         return encoder.embeddings(input_ids=ids, inputs_embeds=vectors)
 
     def layers(self, encoder: Any) -> Any:
-        """Return the encoder's layers."""
         return encoder.layers
 
     def rotation(self, encoder: Any, states: Tensor, positions: Tensor) -> Rotation | None:
@@ -94,11 +91,9 @@ class ModernBert(Family):
         return encoder.rotary_emb(states, positions, "full_attention")
 
     def run(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
-        """Run a stock layer as it is."""
         return layer(states, position_embeddings=rotation)
 
     def before_attention(self, layer: Any, states: Tensor) -> Tensor:
-        """Normalise."""
         return layer.attn_norm(states)
 
     def queries(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
@@ -112,16 +107,13 @@ class ModernBert(Family):
         return _rotated(split_heads(keys, layer.attn.head_dim), rotation), split_heads(values, layer.attn.head_dim)
 
     def after_attention(self, layer: Any, attended: Tensor, states: Tensor) -> Tensor:
-        """Run the rest of a layer."""
         states = states + layer.attn.out_drop(layer.attn.Wo(attended))
         return states + layer.mlp(layer.mlp_norm(states))
 
     def attention_dropout(self, layer: Any) -> float:
-        """Return the dropout of a layer's attention weights."""
         return layer.attn.attention_dropout
 
     def final_norm(self, encoder: Any, states: Tensor) -> Tensor:
-        """Normalise after the last layer."""
         return encoder.final_norm(states)
 
 

@@ -96,7 +96,6 @@ class Collator:
         return cls(counts, vocabulary, seed, **how)
 
     def __call__(self, samples: Sequence[dict[str, Any]]) -> Batch:
-        """Return one batch."""
         ids = np.stack([sample["ids"] for sample in samples])
         indices = np.array([sample["index"] for sample in samples])
         counts = self.counts.of_sample(int(indices[0])) if isinstance(self.counts, MaskSchedule) else self.counts

@@ -123,7 +123,6 @@ class EarlyMaskForPreTraining(EncoderForPreTraining):
 
     @classmethod
     def from_encoder(cls, folder_or_id: str, **settings: Any) -> EncoderForPreTraining:
-        """Start from an existing encoder."""
         return super().from_encoder(folder_or_id, objective="early", **settings)
 
 

@@ -91,7 +91,6 @@ class SelfLayer(DecoderLayer):
     """Self-attention over the stream, then feed-forward; `slots` keeps only those positions."""
 
     def forward(self, stream: Tensor, memory: Tensor, bias: Tensor | None, slots: Tensor | None = None) -> Tensor:
-        """Run the layer."""
         stream, bias = self._attended(stream, bias, slots)
         return stream + self.feed_forward(stream)
 
@@ -115,7 +114,6 @@ class CrossLayer(SelfLayer):
         self.cross_attention = Attention(width, heads)
 
     def forward(self, stream: Tensor, memory: Tensor, bias: Tensor | None, slots: Tensor | None = None) -> Tensor:
-        """Run the layer."""
         stream, bias = self._attended(stream, bias, slots)
         visible_bias = None if bias is None else bias[..., : memory.shape[1]]  # the visible come first
         stream = stream + self.cross_attention(self.cross_norm(stream), memory, visible_bias)

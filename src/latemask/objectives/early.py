@@ -50,13 +50,11 @@ class EarlyMasking(Objective):
         predicted_slots: Tensor,
         labels: Tensor | None = None,
     ) -> Any:
-        """Encode, take, predict."""
         states = model.encode(input_ids, positions)
         index = predicted_slots.unsqueeze(-1).expand(-1, -1, states.shape[-1])
         return model.predict(states.gather(1, index), labels)
 
     def fill_batch(self, ids: Tensor, is_mask: Tensor) -> dict[str, Tensor]:
-        """Leave the text as it is."""
         positions = ids.new_ones(ids.shape).cumsum(0) - 1
         return {"input_ids": ids[None], "positions": positions[None], "predicted_slots": positions[None, is_mask]}
 
@@ -72,5 +70,4 @@ class EarlyMasking(Objective):
         return 2 * present * d + layers + head_kept(recipe) + recipe.counts.predicted * d
 
     def where(self, recipe: Recipe) -> str:
-        """At the input."""
         return "[MASK] at the input"

@@ -81,7 +81,6 @@ class LateMasking(Objective):
     # The model
 
     def settings(self, recipe: Recipe) -> dict[str, Any]:
-        """Return how the [MASK]s join."""
         join = recipe.options
         return {
             "join": join.kind,
@@ -141,11 +140,9 @@ class LateMasking(Objective):
         return model.predict(states, labels)
 
     def layers_run_whole(self, model: Any) -> int | None:
-        """All, or those before the join."""
         return None if model.decoder is not None else model.config.encoder.num_hidden_layers - model.config.join_layers
 
     def fill_batch(self, ids: Tensor, is_mask: Tensor) -> dict[str, Tensor]:
-        """Take the masks out."""
         positions = ids.new_ones(ids.shape).cumsum(0) - 1
         return {
             "visible_ids": ids[None, ~is_mask],
@@ -193,7 +190,6 @@ class LateMasking(Objective):
         return total
 
     def added_weights(self, recipe: Recipe) -> int:
-        """The [MASK] vector and the decoder."""
         d, join = recipe.encoder.width, recipe.options
         if join.kind == "inside":
             return d
@@ -232,10 +228,8 @@ class LateMasking(Objective):
     # Words
 
     def words(self, recipe: Recipe) -> list[str]:
-        """How the [MASK]s join."""
         return [f"{recipe.options.kind} {recipe.options.layers}"]
 
     def where(self, recipe: Recipe) -> str:
-        """The same, as a sentence."""
         join = recipe.options
         return f"[MASK]s join {join.kind}, {join.layers} layer{'s' if join.layers > 1 else ''}"

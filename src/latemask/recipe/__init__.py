@@ -1,59 +1,248 @@
-"""What a run is: its sections, the files it is written to, and what it cannot be."""
+"""What a run is: frozen dataclasses here, their files and what they cannot be beside. A default lives nowhere else.
 
-from latemask.recipe.checks import check_recipe
-from latemask.recipe.files import (
-    bundled_recipes,
-    differences,
-    dump_recipe,
-    find_recipe,
-    flat,
-    load_recipe,
-    sections_of_objectives,
-    tree_of,
-)
-from latemask.recipe.sections import (
-    FAMILIES,
-    MLM_RATE,
-    MOST_STEPS,
-    OBJECTIVES,
-    OPTIMIZERS,
-    PATTERNS,
-    SCHEDULES,
-    BudgetRecipe,
-    EncoderRecipe,
-    MaskCounts,
-    MaskRecipe,
-    Precision,
-    Recipe,
-    TrainRecipe,
-    batch_split,
-    spelled_out,
-)
+The names that a recipe may use stand in five tables, filled by the rooms that own the things: an objective brings a
+section of its own with it (`recipe.options`; late masking's is called `join`).
+"""
 
-__all__ = [
-    "FAMILIES",
-    "MLM_RATE",
-    "MOST_STEPS",
-    "OBJECTIVES",
-    "OPTIMIZERS",
-    "PATTERNS",
-    "SCHEDULES",
-    "BudgetRecipe",
-    "EncoderRecipe",
-    "MaskCounts",
-    "MaskRecipe",
-    "Precision",
-    "Recipe",
-    "TrainRecipe",
-    "batch_split",
-    "bundled_recipes",
-    "check_recipe",
-    "differences",
-    "dump_recipe",
-    "find_recipe",
-    "flat",
-    "load_recipe",
-    "sections_of_objectives",
-    "spelled_out",
-    "tree_of",
-]
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from latemask.ground.errors import UserError
+from latemask.ground.registry import Registry
+
+OBJECTIVES: Registry[Any] = Registry("objective", home="latemask.objectives")
+FAMILIES: Registry[Any] = Registry("encoder family", home="latemask.families")
+PATTERNS: Registry[Any] = Registry("masking pattern", home="latemask.masking.patterns")
+OPTIMIZERS: Registry[Any] = Registry("optimizer", home="latemask.training.optimizers")
+SCHEDULES: Registry[Any] = Registry("schedule", home="latemask.training.schedules")
+
+MOST_STEPS = 10**9
+MLM_RATE = 0.15  # of BERT and RoBERTa: what we are compared with, and how every run is validated
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class EncoderRecipe:
+    """The encoder: what you keep."""
+
+    family: str = field(default="modernbert", metadata={"table": FAMILIES})
+    """Architecture, a stock Hugging Face model; modernbert (pre-norm, rotary) learns fastest on little compute."""
+    init: str | None = None
+    """Folder or Hub id of an encoder to go on from; its shape then replaces the one given here."""
+    layers: int = 12
+    """Number of layers."""
+    width: int = 256
+    """Hidden size."""
+    heads: int = 4
+    """Attention heads; must divide the width."""
+    ffn_width: int | None = None
+    """Feed-forward width; by default what makes a layer cost as much as 4 x width does without a gate."""
+    init_std: float = 0.02
+    """Standard deviation of new weights; 0.02 suits widths near 768, narrow encoders start faster with more."""
+    rotary_base: float = 10_000.0
+    """Base of the rotary positions (modernbert): smaller tells near positions apart better, larger reaches further."""
+    dropout: float = 0.0
+    """Dropout while pre-training; also written into the exported config."""
+    max_length: int | None = None
+    """Longest input the encoder will take, in tokens; by default the row length."""
+    vocab_size: int | None = None
+    """Rows of the word table; by default the size of the data's tokenizer, larger leaves rows unused."""
+
+
+@dataclass(frozen=True)
+class MaskRecipe:
+    """Which positions are hidden and predicted, as shares of a row."""
+
+    pattern: str = field(default="uniform", metadata={"table": PATTERNS})
+    """How positions are chosen; uniform: each is as likely as any other."""
+    rate: float = 0.4
+    """Share of a row that is predicted."""
+    rate_end: float | None = None
+    """Share at the end of the run: from `rate` it goes there in a straight line; by default it stays."""
+    random: float = 0.0
+    """Of the predicted positions, the share that stays visible as a random token (BERT: 0.1)."""
+    keep: float = 0.0
+    """Of the predicted positions, the share that stays visible unchanged (BERT: 0.1)."""
+    drop: float = 0.0
+    """Share of a row that is hidden from the encoder and predicted by nobody."""
+
+
+@dataclass(frozen=True)
+class TrainRecipe:
+    """How the run is optimised and watched."""
+
+    batch_size: int = 256
+    """Rows a step, over all devices and accumulation."""
+    micro_batch_size: int | None = None
+    """Rows a device takes at once; the rest is accumulated. By default no accumulation."""
+    optimizer: str = field(default="adamw", metadata={"table": OPTIMIZERS})
+    """What turns gradients into steps."""
+    schedule: str = field(default="linear", metadata={"table": SCHEDULES})
+    """How the learning rate goes; linear: it rises during the warm-up and then falls to 0."""
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+    warmup: float = 0.06
+    """Share of the steps in which the learning rate rises."""
+    weight_decay: float = 0.01
+    """Weight decay, not on biases and norms."""
+    beta1: float = 0.9
+    """AdamW beta 1."""
+    beta2: float = 0.98
+    """AdamW beta 2."""
+    epsilon: float = 1e-6
+    """AdamW epsilon."""
+    clip: float = 1.0
+    """Largest gradient norm; 0 turns clipping off."""
+    precision: Precision = "auto"
+    """Mixed precision; auto takes bf16 on a GPU or CPU that has it and fp32 elsewhere."""
+    sharded: bool = False
+    """Split weights and optimizer over the processes (FSDP), for models that one device cannot hold."""
+    workers: int = 0
+    """Processes that load and mask rows; 0 does it in the training process."""
+    log_every: int = 50
+    """Steps between log lines."""
+    eval_every: int = 500
+    """Steps between validations (15 % of a row masked, whatever mask.rate is); it is also done at the end."""
+    eval_rows: int = 512
+    """Validation rows used each time (fewer if there are fewer)."""
+    save_every: int = 500
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """How many checkpoints are kept."""
+
+
+@dataclass(frozen=True)
+class BudgetRecipe:
+    """What the run may spend: exactly one of these."""
+
+    steps: int | None = None
+    """Optimizer steps."""
+    tokens: float | None = None
+    """Tokens of text, hidden ones included."""
+    flops: float | None = None
+    """Floating-point operations, forward and backward."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All of a run."""
+
+    objective: str = field(default="late", metadata={"table": OBJECTIVES})
+    """What is learnt: late masking, or early, the MLM baseline with [MASK] at the input."""
+    length: int = 128
+    """Row length in tokens."""
+    seed: int = 0
+    """Fixes weights, order and masks."""
+    encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
+    """Encoder"""
+    mask: MaskRecipe = field(default_factory=MaskRecipe)
+    """Mask"""
+    options: Any = None
+    """The objective's own section; by default as the objective has it. One of another objective means nothing."""
+    train: TrainRecipe = field(default_factory=TrainRecipe)
+    """Training"""
+    budget: BudgetRecipe = field(default_factory=BudgetRecipe)
+    """Budget"""
+
+    def __post_init__(self) -> None:
+        own = OBJECTIVES[self.objective].Options
+        if not isinstance(self.options, own):
+            object.__setattr__(self, "options", own())
+
+    @property
+    def counts(self) -> MaskCounts:
+        """How many positions of a row are what; the same in every row. (Of a rate that changes: at the start.)"""
+        return MaskCounts.of(self.mask, self.length)
+
+    def at(self, progress: float) -> Recipe:
+        """Return the recipe as it is at a point of the run, from 0 to 1: with a rate that stays."""
+        mask = self.mask
+        if mask.rate_end is None:
+            return self
+        return replace(self, mask=replace(mask, rate=mask.rate + progress * (mask.rate_end - mask.rate), rate_end=None))
+
+    @property
+    def as_validated(self) -> Recipe:
+        """The recipe with the masks of a validation, the same for every run: so the losses of all can be compared."""
+        return replace(self, mask=MaskRecipe(rate=MLM_RATE))
+
+    @property
+    def max_length(self) -> int:
+        """Longest input the encoder will take."""
+        return self.encoder.max_length or self.length
+
+
+@dataclass(frozen=True)
+class MaskCounts:
+    """Positions of a row by their part in it. Exact in every row, so that all shapes are static."""
+
+    length: int
+    predicted: int
+    random: int
+    kept: int
+    dropped: int
+
+    @classmethod
+    def of(cls, mask: MaskRecipe, length: int) -> MaskCounts:
+        """Turn shares into counts."""
+        predicted = round(mask.rate * length)
+        random = round(mask.random * predicted)
+        kept = min(round(mask.keep * predicted), predicted - random)
+        return cls(length, predicted, random, kept, dropped=round(mask.drop * length))
+
+    @property
+    def corrupted(self) -> int:
+        """Predicted positions that stay visible, replaced or unchanged."""
+        return self.random + self.kept
+
+    @property
+    def masked(self) -> int:
+        """Predicted positions that are hidden."""
+        return self.predicted - self.corrupted
+
+    @property
+    def visible(self) -> int:
+        """Positions the encoder sees."""
+        return self.length - self.masked - self.dropped
+
+
+def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:
+    """Return rows on a device at once, and how many times they are accumulated."""
+    share, left = divmod(train.batch_size, world_size)
+    if not share:
+        raise UserError(f"train.batch_size {train.batch_size} is less than one row for each of {world_size} processes")
+    on_device = train.micro_batch_size or share
+    if left or share % on_device:
+        raise UserError(
+            f"train.batch_size {train.batch_size} does not split into {world_size} process(es) x "
+            f"train.micro_batch_size {on_device}; change one of them"
+        )
+    return on_device, share // on_device
+
+
+def spelled_out(recipe: Recipe, vocab_size: int) -> Recipe:
+    """Return the recipe with every size that follows from others written down; the vocabulary's where none is given."""
+    encoder = recipe.encoder
+    return replace(
+        recipe,
+        encoder=replace(
+            encoder,
+            ffn_width=encoder.ffn_width or FAMILIES[encoder.family].ffn_width(encoder.width),
+            max_length=recipe.max_length,
+            vocab_size=encoder.vocab_size or vocab_size,
+        ),
+    )
+
+
+# What needs the sections above, and belongs to the room all the same.
+from latemask.recipe.checks import check_recipe as check_recipe  # noqa: E402
+from latemask.recipe.files import bundled_recipes as bundled_recipes  # noqa: E402
+from latemask.recipe.files import differences as differences  # noqa: E402
+from latemask.recipe.files import dump_recipe as dump_recipe  # noqa: E402
+from latemask.recipe.files import find_recipe as find_recipe  # noqa: E402
+from latemask.recipe.files import flat as flat  # noqa: E402
+from latemask.recipe.files import load_recipe as load_recipe  # noqa: E402
+from latemask.recipe.files import sections_of_objectives as sections_of_objectives  # noqa: E402
+from latemask.recipe.files import tree_of as tree_of  # noqa: E402

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from latemask.ground.errors import UserError
-from latemask.recipe.sections import FAMILIES, MOST_STEPS, OBJECTIVES, Recipe
+from latemask.recipe import FAMILIES, MOST_STEPS, OBJECTIVES, Recipe
 
 _LARGEST = 2**31
 # Intervals as mathematicians write them: ( and ) leave the end out.

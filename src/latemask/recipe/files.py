@@ -11,8 +11,8 @@ import yaml
 from latemask.ground.errors import UserError, nearest
 from latemask.ground.files import read_yaml
 from latemask.ground.typed import built
+from latemask.recipe import OBJECTIVES, Recipe
 from latemask.recipe.checks import check_recipe
-from latemask.recipe.sections import OBJECTIVES, Recipe
 
 RECIPE_FOLDER = Path(__file__).parent.parent / "recipes"
 

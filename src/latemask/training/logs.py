@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from latemask.ground.console import is_interactive, progress_bar, say
 from latemask.recipe import MLM_RATE
@@ -20,17 +21,19 @@ _EXPLODED = 1.0  # nats above the lowest loss so far
 _STALL_LOGS, _FALLING = 20, 0.01  # log lines before we judge, and nats that count as falling
 
 
-class Listener(Protocol):
+class Listener(ABC):
     """Hears of every log line, and of the end."""
 
+    @abstractmethod
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """Take a log line."""
 
     def close(self) -> None:
         """Let go of what is held."""
+        return
 
 
-class Metrics:
+class Metrics(Listener):
     """metrics.jsonl, with tokens and FLOPs so far; seconds go on where a resumed run stopped."""
 
     def __init__(self, run: RunFolder, tokens_a_step: int, flops: Callable[[int], float]):
@@ -39,7 +42,6 @@ class Metrics:
         self.started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Append one line."""
         row = {
             "step": step,
             **values,
@@ -51,11 +53,8 @@ class Metrics:
         with self.run.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def close(self) -> None:
-        """Every line is written at once."""
 
-
-class TensorBoard:
+class TensorBoard(Listener):
     """The same for TensorBoard: train/loss, eval/loss and so on."""
 
     def __init__(self, run: RunFolder):
@@ -64,17 +63,15 @@ class TensorBoard:
         self.writer: Any = SummaryWriter(str(run.path / "tensorboard"))
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Write every value under its name."""
         for name, value in values.items():
             tag = f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
             self.writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
-        """Bring everything to the disk."""
         self.writer.close()
 
 
-class Progress:
+class Progress(Listener):
     """Loss, tokens a second, share of the machine's peak, time left: a bar in a terminal, plain lines elsewhere."""
 
     def __init__(self, done: int, steps: int, tokens_a_step: int, seconds_at_peak: float):
@@ -87,11 +84,9 @@ class Progress:
             self.bar.start()
 
     def move(self, step: int) -> None:
-        """Move the bar."""
         self.bar.update(self.task, completed=step)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Show the loss and the speed."""
         if "eval_loss" in values:
             say(f"step {step:,}/{self.steps:,}  validation loss {values['eval_loss']:.3f} (15% masked)")
             return
@@ -105,11 +100,10 @@ class Progress:
         say(f"step {step:,}/{self.steps:,}  {status}  left {minutes // 60}:{minutes % 60:02}:{left:02}")
 
     def close(self) -> None:
-        """Take the bar away."""
         self.bar.stop()
 
 
-class LossWatch:
+class LossWatch(Listener):
     """Says when a loss explodes or does not fall, with the likely reasons; a run may go on all the same."""
 
     def __init__(self, steps: int) -> None:
@@ -119,7 +113,6 @@ class LossWatch:
         self.warned: set[str] = set()
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        """Look at every logged loss."""
         loss = values.get("loss", math.nan)
         if not math.isfinite(loss):
             return
@@ -146,6 +139,3 @@ class LossWatch:
         if what not in self.warned:
             self.warned.add(what)
             say(message)
-
-    def close(self) -> None:
-        """It holds nothing."""

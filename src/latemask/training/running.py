@@ -141,10 +141,10 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
     while True:
         checkpoint, left_out = decided_by_the_first(lambda: _from_where(run))
         tries[checkpoint] += 1
-        loop = _loop(job, checkpoint)
+        loop = loop_of(job, checkpoint)
         _announce(job, run, loop)
         try:
-            _train(job, run, loop, stop, left_out)
+            train(job, run, loop, stop, left_out)
         except NonFinite as error:
             if on_nan == "stop":
                 raise UserError(
@@ -170,7 +170,7 @@ def _from_where(run: RunFolder) -> tuple[Path | None, list[int]]:
     return checkpoint, list(run.record.get("left_out_batches", []))
 
 
-def _loop(job: Job, checkpoint: Path | None) -> Loop:
+def loop_of(job: Job, checkpoint: Path | None) -> Loop:
     """Return the model in training, as it was when the checkpoint was written."""
     torch.manual_seed(job.recipe.seed)
     if checkpoint and job.recipe.encoder.init:  # which may be gone; the checkpoint has all of it
@@ -185,7 +185,8 @@ def _loop(job: Job, checkpoint: Path | None) -> Loop:
     return loop
 
 
-def _train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Sequence[int]) -> None:
+def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Sequence[int]) -> None:
+    """Run the loop, and tell everybody who listens how it goes."""
     validation = job.validation_samples()
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
