@@ -5,7 +5,9 @@ CONTRIBUTING shows the same, in a few lines each.
 """
 
 import json
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,3 +259,27 @@ def test_without_its_objective_a_run_says_what_is_missing(run):
             fill(RunFolder(run.path).path, "a <mask>")
     finally:
         OBJECTIVES["blurring"] = kept
+
+
+def test_what_contributing_shows_works_as_it_stands(data, tmp_path):
+    """Every Python block of CONTRIBUTING.md, run as written, then used together."""
+    tables = (OBJECTIVES, FAMILIES, PATTERNS, OPTIMIZERS, SCHEDULES, METHODS)
+    before = [{name: table[name] for name in table.names()} for table in tables]
+    text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text("utf-8")
+    try:
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            exec(compile(block, "CONTRIBUTING.md", "exec"), {"__name__": "contributing"})
+        added = [sorted(set(table) - set(old)) for table, old in zip(tables, before, strict=True)]
+        assert added == [["noisy"], [], ["spread"], ["sgd"], [], []]  # three names are already added above
+        words = ["--objective", "noisy", "--noise.strength", "0.2", "--encoder.family", "camembert"]
+        words += ["--mask.pattern", "spread", "--train.optimizer", "sgd", "--train.schedule", "constant"]
+        words += ["--encoder.layers", "2", "--encoder.width", "32", "--encoder.heads", "2", "--train.batch-size", "4"]
+        out = ["--data", str(data.folder), "--out", str(tmp_path / "run"), "--max-steps", "3"]
+        assert main(["pretrain", "demo", *words, *out]) == 0
+        saved = load_recipe(tmp_path / "run" / "recipe.yaml")
+        assert (saved.options.strength, saved.train.optimizer, saved.mask.pattern) == (0.2, "sgd", "spread")
+        assert "masked language modelling with noise" in (tmp_path / "run" / "encoder" / "README.md").read_text()
+    finally:
+        for table, old in zip(tables, before, strict=True):
+            table.clear()
+            table.update(old)

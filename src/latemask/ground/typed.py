@@ -131,5 +131,8 @@ def texts_of(section: type) -> dict[str, str]:
     """Return what is written below every field of a dataclass: its help text."""
     from docstring_parser import parse_from_object
 
-    found = parse_from_object(section).params
+    try:
+        found = parse_from_object(section).params
+    except (OSError, TypeError):  # a class that was typed in has no source to read
+        return {}
     return {text.arg_name: " ".join((text.description or "").split()) for text in found}

@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from latemask.masking.randomness import draws
-from latemask.recipe import PATTERNS, MaskCounts
+from latemask.recipe import PATTERNS as PATTERNS
+from latemask.recipe import MaskCounts
 from latemask.text.tokenizer import Vocabulary
 
 _CLASS_BITS = np.uint64(62)  # the two highest bits of a draw say how soon a position may be chosen

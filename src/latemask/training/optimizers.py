@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from latemask.recipe import OPTIMIZERS, TrainRecipe
+from latemask.recipe import OPTIMIZERS as OPTIMIZERS
+from latemask.recipe import TrainRecipe
 
 _NOT_DECAYED = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm($|\.)", re.IGNORECASE)
 

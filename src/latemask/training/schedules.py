@@ -6,7 +6,7 @@ run needs no state of it.
 
 from __future__ import annotations
 
-from latemask.recipe import SCHEDULES
+from latemask.recipe import SCHEDULES as SCHEDULES
 
 
 @SCHEDULES.register("linear")
