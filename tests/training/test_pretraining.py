@@ -24,6 +24,7 @@ from latemask import UserError, load_recipe, prepare, pretrain
 from latemask.budget.plan import validations
 from latemask.cli import main
 from latemask.ground.errors import Interrupted
+from latemask.ground.sealed import seal
 from latemask.masking.batches import Collator
 from latemask.model import build_model, load_model
 from latemask.model.pretraining import EncoderForPreTraining
@@ -548,3 +549,23 @@ def test_gpus_that_nobody_uses_are_pointed_out(data, tmp_path, monkeypatch, caps
     run = pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run")
     assert "3 more GPU(s) of this machine could take part: torchrun" in capsys.readouterr().err
     assert run.metrics()[-1]["tokens"] == 2 * 8 * 32
+
+
+def test_a_checkpoint_from_before_the_loop_was_ours_goes_on_to_the_same_bits(data, tmp_path, interrupt, monkeypatch):
+    """It had a scheduler, which left its mark in the optimizer's groups, and files that nobody needs now."""
+    recipe, run = recipe_of(6), RunFolder(tmp_path / "run")
+    with pytest.raises(Interrupted):
+        pretrain(recipe, data=data.folder, out=run.path)
+    monkeypatch.undo()
+    checkpoint = run.last_checkpoint()
+    state = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    for group in state["param_groups"]:
+        group["initial_lr"] = 0.003
+    torch.save(state, checkpoint / "optimizer.pt")
+    torch.save({"last_epoch": 3}, checkpoint / "scheduler.pt")
+    progress = json.loads((checkpoint / "progress.json").read_text())
+    progress.pop("scaler")
+    (checkpoint / "progress.json").write_text(json.dumps(progress))
+    seal(checkpoint)
+    resumed = pretrain(recipe, data=data.folder, out=run.path, resume=True)
+    assert same_weights(resumed, pretrain(recipe, data=data.folder, out=tmp_path / "whole"))

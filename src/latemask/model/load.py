@@ -19,10 +19,9 @@ def load_model(folder: Path) -> Any:
     if kind not in _OURS:
         raise UserError(f"{folder} holds a '{kind}' model; a latemask run or pre-training model is needed here")
     try:
-        settings = PreTrainingConfig.get_config_dict(folder)[0]
-        if kind == "earlymask":
-            settings = {**settings, "model_type": "latemask", "objective": "early"}
-        config = PreTrainingConfig.from_dict(settings)
+        settings = json.loads((folder / "config.json").read_text("utf-8"))
+        objective = {"objective": "early"} if kind == "earlymask" else {}
+        config = PreTrainingConfig.from_dict({**settings, **objective, "model_type": PreTrainingConfig.model_type})
         return EncoderForPreTraining.from_pretrained(folder, config=config, use_safetensors=True).eval()
     except UserError:
         raise

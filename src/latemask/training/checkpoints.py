@@ -93,9 +93,10 @@ def load_progress(checkpoint: Path, loop: Loop) -> None:
     """Go on where a checkpoint was written, with the settings that the recipe has now."""
     wanted = [{key: value for key, value in group.items() if key != "params"} for group in loop.optimizer.param_groups]
     state = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
+    for group in state["param_groups"]:
+        group.pop("initial_lr", None)  # of checkpoints that had a scheduler
     set_optimizer_state_dict(loop.model, loop.optimizer, state, options=_WHOLE)
     for group, settings in zip(loop.optimizer.param_groups, wanted, strict=True):
-        group.pop("initial_lr", None)  # of checkpoints that had a scheduler
         group.update(settings)
     progress = read_progress(checkpoint)
     sums = progress["loss_sums"]
