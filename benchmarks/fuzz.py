@@ -25,7 +25,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,11 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS
 sys.path.insert(0, str(Path(__file__).parent.parent))  # also when it is run as a script
 
 import yaml
-from benchmarks.faults import RECIPE, make_data
+from tests.faults.tormenting import RECIPE, make_data
 
 from latemask.cli import main as latemask
-from latemask.recipe import RECIPE_FOLDER, Recipe, dump_recipe, load_recipe
+from latemask.recipe import Recipe, dump_recipe, load_recipe
+from latemask.recipe.files import RECIPE_FOLDER
 
 HANG_SECONDS = 60
 NASTY: list[Any] = [
@@ -119,7 +119,7 @@ def changed_leaf(tree: Any, chance: random.Random) -> None:
 
 def changed_tree(recipe: Recipe, chance: random.Random) -> dict[str, Any]:
     """Put nasty values into a recipe, lose keys, invent others."""
-    tree = asdict(recipe)
+    tree = tree_of(recipe)
     for _ in range(chance.randrange(1, 5)):
         section = chance.choice([tree, *(part for part in tree.values() if isinstance(part, dict))])
         key = chance.choice(list(section) or ["new"])
@@ -162,7 +162,7 @@ class Cases:
         return ["plan", str(path), *chance.choice([[], ["--json"], ["--device", "a100"], ["--max-steps", "3"]])]
 
     def _options(self, chance: random.Random) -> list[str]:
-        keys = [f"{part}.{key}" for part, tree in asdict(RECIPE).items() if isinstance(tree, dict) for key in tree]
+        keys = [f"{part}.{key}" for part, tree in tree_of(RECIPE).items() if isinstance(tree, dict) for key in tree]
         keys += ["length", "seed", "objective", "max-steps", "hours", "kwh", "tokens", "flops", "device", "devices"]
         keys += ["peak-tflops", "mfu", "watts", "pue", "co2", "json", "nonsense"]
         words = ["plan", chance.choice(["mini-base", "small", "3ml-large", "nothing", ""])]

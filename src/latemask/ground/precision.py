@@ -38,9 +38,9 @@ def _has_bf16() -> bool:
     return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
-def attention_kernels(device: torch.device, kind: torch.dtype | None, length: int) -> AbstractContextManager[None]:
+def attention_kernels(device: torch.device, dtype: torch.dtype | None, length: int) -> AbstractContextManager[None]:
     """Return a context in which attention over rows of `length` is as fast as it can be."""
-    if device.type == "cpu" and kind is torch.bfloat16 and length <= SHORT_ROWS:
+    if device.type == "cpu" and dtype is torch.bfloat16 and length <= SHORT_ROWS:
         return _plain_products()
     return nullcontext()
 
