@@ -35,7 +35,7 @@ import yaml
 from tests.faults.tormenting import RECIPE, make_data
 
 from latemask.cli import main as latemask
-from latemask.recipe import Recipe, dump_recipe, load_recipe
+from latemask.recipe import Recipe, dump_recipe, load_recipe, tree_of
 from latemask.recipe.files import RECIPE_FOLDER
 
 HANG_SECONDS = 60
