@@ -67,7 +67,10 @@ def finetune(
     out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
     refuse_settings(protocol, [opened], lrs)
     with results_in(out, protocol, overwrite) as results:
-        _refuse_others(results, opened.name, loaded.name)
+        if results.trials and ([opened.name], [loaded.name]) != (list(results.encoders), list(results.tasks)):
+            # The model in the folder is the best of one encoder on one task.
+            held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
+            raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
         run_grid([opened], [loaded], lrs, seeds, results, keep_best(out / MODEL, results))
         write_tables(results)
     show(results)
@@ -75,13 +78,6 @@ def finetune(
     if (out / MODEL).is_dir():
         say(f"model:   {out / MODEL}  (the best run on dev; latemask predict takes it)")
     return results
-
-
-def _refuse_others(results: Results, encoder: str, task: str) -> None:
-    """The model in the folder is the best of one encoder on one task."""
-    if results.trials and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
-        held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
-        raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
 
 
 def _load_task(

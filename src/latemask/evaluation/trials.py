@@ -41,9 +41,9 @@ class Prepared:
         return self.protocol.batch_for(len(self.splits["train"]))
 
     @property
-    def steps_an_epoch(self) -> int:
-        """Optimizer steps of one pass."""
-        return -(-len(self.splits["train"]) // self.batch_size)
+    def steps(self) -> int:
+        """Optimizer steps of a run that does not stop early."""
+        return -(-len(self.splits["train"]) // self.batch_size) * self.protocol.epochs
 
 
 def prepare_task(encoder: Encoder, task: Task, protocol: Protocol) -> Prepared:
@@ -112,7 +112,7 @@ def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str)
         max_grad_norm=protocol.clip,
         train_sampling_strategy="group_by_length",
         seed=seed,
-        logging_steps=max(1, prepared.steps_an_epoch * protocol.epochs // _LOGS),
+        logging_steps=max(1, prepared.steps // _LOGS),
         logging_nan_inf_filter=False,  # it would show the last good loss in place of a NaN
         eval_strategy="no",  # Judge does it: the Trainer's own would shuffle the rows to group them
         save_strategy="no",
