@@ -33,15 +33,18 @@ class Mixture:
         given = [given] if isinstance(given, (str, Path)) else given
         if not given:
             raise UserError("say which data: --data FOLDER")
-        named = [_folder_and_weight(str(item)) for item in given]
-        parts = tuple(PreparedData.open(folder, verify=verify, everything=everything) for folder, _ in named)
-        _check_same_tokenizer(parts)
-        weights = [weight for _, weight in named]
+        folders, weights = zip(*(_folder_and_weight(str(item)) for item in given), strict=True)
+        parts = tuple(PreparedData.open(folder, verify=verify, everything=everything) for folder in folders)
+        first, *others = parts
+        for other in others:
+            if other.vocabulary != first.vocabulary or other.tokenizer.get_vocab() != first.tokenizer.get_vocab():
+                raise UserError(
+                    f"{other.folder} and {first.folder} were prepared with different tokenizers; prepare one with "
+                    f"--tokenizer {first.tokenizer_folder}"
+                )
         if None in weights and any(weights):
             raise UserError("give every --data a weight (FOLDER:WEIGHT) or none")
-        sizes = [
-            part.tokens("train") if weight is None else weight for part, weight in zip(parts, weights, strict=True)
-        ]
+        sizes = [part.tokens("train") for part in parts] if None in weights else weights
         if not sum(sizes):
             raise UserError(f"{', '.join(str(part.folder) for part in parts)}: no tokens to train on")
         return cls(parts, shares(sizes))
@@ -103,9 +106,9 @@ class Mixture:
 
     def rows(self, split: str, length: int) -> tuple[list[TokenRows], list[float]]:
         """Return the rows of each part that has any in `split`, and their weights."""
-        rows = [part.rows(split, length) for part in self.parts]
-        present = [(part, weight) for part, weight in zip(rows, self.weights, strict=True) if len(part)]
-        return [part for part, _ in present], [weight for _, weight in present]
+        pairs = zip((part.rows(split, length) for part in self.parts), self.weights, strict=True)
+        present = [(rows, weight) for rows, weight in pairs if len(rows)]
+        return [rows for rows, _ in present], [weight for _, weight in present]
 
 
 def shares(weights: Sequence[float]) -> tuple[float, ...]:
@@ -128,13 +131,3 @@ def _folder_and_weight(given: str) -> tuple[Path, float | None]:
     if not 0 < weight < math.inf:
         raise UserError(f"--data {given}: a weight is a number above 0")
     return Path(folder), weight
-
-
-def _check_same_tokenizer(parts: Sequence[PreparedData]) -> None:
-    first, *others = parts
-    for other in others:
-        if other.vocabulary != first.vocabulary or other.tokenizer.get_vocab() != first.tokenizer.get_vocab():
-            raise UserError(
-                f"{other.folder} and {first.folder} were prepared with different tokenizers; prepare one with "
-                f"--tokenizer {first.tokenizer_folder}"
-            )
