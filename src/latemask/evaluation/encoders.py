@@ -109,8 +109,8 @@ def longest_input(config: Any, tokenizer: Any) -> int:
 def load_whole(auto_class: Any, folder: Path, name: str, with_head: bool = False, **settings: Any) -> Any:
     """Load a stock model from safetensors; weights that are not in the file are refused, but for a new head's."""
     settings |= {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
-    load = lambda: auto_class.from_pretrained(str(folder), output_loading_info=True, **settings)  # noqa: E731
-    model, info = _or_say(name, load)
+    settings["output_loading_info"] = True
+    model, info = _or_say(name, lambda: auto_class.from_pretrained(str(folder), **settings))
     body = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     missing = sorted(key for key in info["missing_keys"] if with_head or key.startswith(body))
     if missing := [key for key in missing if with_head or "pooler" not in key]:  # encoders come without a pooler

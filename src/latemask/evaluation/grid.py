@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,15 +75,9 @@ def run_grid(
 
 
 def _missing(encoder: Encoder, task: Task, rates: Sequence[float] | None, seeds: int, results: Results) -> _Wanted:
-    protocol = results.protocol
-    runs = [
-        (rate, seed)
-        for rate in protocol.rates(rates, encoder.width)
-        for seed in range(seeds)
-        if not results.has((encoder.name, task.name, rate, seed))
-    ]
-    an_epoch = -(-len(task.train) // protocol.batch_for(len(task.train)))
-    return _Wanted(encoder, task, runs, an_epoch * protocol.epochs)
+    grid = product(results.protocol.rates(rates, encoder.width), range(seeds))
+    runs = [(rate, seed) for rate, seed in grid if not results.has((encoder.name, task.name, rate, seed))]
+    return _Wanted(encoder, task, runs, results.protocol.steps_for(len(task.train)))
 
 
 def _run(one: _Wanted, results: Results, progress: GridProgress, save: Saver | None) -> None:

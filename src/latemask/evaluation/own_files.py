@@ -25,7 +25,9 @@ def load_own(files: dict[str, Path], text: str, text_pair: str | None, label: st
     tables = {split: read_table(path) for split, path in files.items()}
     values = {split: _labels(table, label) for split, table in tables.items()}
     kind = kind or _recognised(values["train"], tables["train"])
-    classes = _classes(values["train"]) if kind == "classification" else ()
+    names = {_name(value) for value in values["train"]} if kind == "classification" else ()
+    numbers = {name: parsed_number(name) for name in names}
+    classes = tuple(sorted(names, key=lambda name: (numbers[name] is None, numbers[name] or 0.0, name)))
     examples = {
         split: _examples(table, text, text_pair, _ids(kind, classes, values[split], table, tables["train"]))
         for split, table in tables.items()
@@ -78,12 +80,6 @@ def _recognised(values: list[Any], table: TableFile) -> Kind:
 def _name(value: Any) -> str:
     """Return a class's name; 1.0, as tables with gaps write it, is 1."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _classes(values: list[Any]) -> tuple[str, ...]:
-    names = {_name(value) for value in values}
-    numbers = {name: parsed_number(name) for name in names}
-    return tuple(sorted(names, key=lambda name: (numbers[name] is None, numbers[name] or 0.0, name)))
 
 
 def _ids(

@@ -80,9 +80,15 @@ class HubDataset(Corpus):
     """A dataset of the Hugging Face Hub, or a local folder that `datasets` understands."""
 
     def __init__(self, name: str, config: str | None, split: str, streaming: bool, text_field: str):
+        import datasets
+
         self.name, self.streaming, self.text_field = name, streaming, text_field
         self.options = {"split": split, **({"name": config} if config else {})}
-        dataset = self._load()
+        datasets.disable_progress_bars()
+        try:
+            dataset: Any = datasets.load_dataset(name, **self.options, streaming=streaming)
+        except Exception as error:  # datasets and the Hub's client have many kinds for "not there"
+            raise UserError(f"the dataset '{printable(name)}' cannot be loaded: {one_line(error)}") from None
         if text_field not in (dataset.column_names or [text_field]):
             raise UserError(
                 f"the dataset '{printable(name)}' has no column '{text_field}'; it has "
@@ -98,15 +104,6 @@ class HubDataset(Corpus):
         size = "" if streaming else f"{len(dataset)} rows, {dataset.data.nbytes} bytes"
         known = {"streaming": streaming, "size": size, "text_field": text_field}
         self.identity = {"hf_dataset": name, **self.options, **known}
-
-    def _load(self) -> Any:
-        import datasets
-
-        datasets.disable_progress_bars()
-        try:
-            return datasets.load_dataset(self.name, **self.options, streaming=self.streaming)
-        except Exception as error:  # datasets and the Hub's client have many kinds for "not there"
-            raise UserError(f"the dataset '{printable(self.name)}' cannot be loaded: {one_line(error)}") from None
 
     def reader(self, problems: Problems, meter: Meter) -> HubReader:
         """Return datatrove's reader of the dataset."""

@@ -79,10 +79,15 @@ class Mixture:
     @property
     def record(self) -> dict[str, Any]:
         """What a run notes of its data, so that it can be told from others when the data is gone."""
+        several = {
+            f"{number}:{weight!r}:{name}": checksum
+            for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True))
+            for name, checksum in part.fingerprint.items()
+        }
         return {
             "folder": self.label,
             "tokenizer": str(self.tokenizer_folder.resolve()),
-            "fingerprint": self._fingerprint,
+            "fingerprint": several if len(self.parts) > 1 else self.parts[0].fingerprint,
             "documents": sum(part.manifest["splits"]["train"]["documents"] for part in self.parts),
             "tokens": self.tokens,
             "vocabulary": self.vocabulary.size,
@@ -93,16 +98,6 @@ class Mixture:
     def tokens(self) -> int:
         """Tokens to train on."""
         return sum(part.tokens("train") for part in self.parts)
-
-    @property
-    def _fingerprint(self) -> dict[str, str]:
-        if len(self.parts) == 1:
-            return self.parts[0].fingerprint
-        return {
-            f"{number}:{weight!r}:{name}": checksum
-            for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True))
-            for name, checksum in part.fingerprint.items()
-        }
 
     def rows(self, split: str, length: int) -> tuple[list[TokenRows], list[float]]:
         """Return the rows of each part that has any in `split`, and their weights."""

@@ -95,11 +95,8 @@ class Preparation:
         return finish.run()
 
     def _trained_tokenizer(self) -> Any:
-        plan, meter, problems = (
-            self.tokenizer,
-            Meter(self.place.folder / "progress" / "sampling"),
-            Problems(self.strict),
-        )
+        plan, problems = self.tokenizer, Problems(self.strict)
+        meter = Meter(self.place.folder / "progress" / "sampling")
         reader = self.corpus.reader(problems, meter)
         ranks = evenly_spread(self.corpus.text_sizes, READ_PER_SAMPLED * plan.sample_bytes)
         filters = self.cleaning.filters()

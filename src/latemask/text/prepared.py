@@ -198,8 +198,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 def _check_shape(manifest: dict[str, Any]) -> None:
     """Raise something where the manifest is not one that `prepare` writes: it may have been edited or torn."""
-    record = manifest["tokenizer"]
-    vocabulary = Vocabulary(**{**record, "special": tuple(record["special"])})
+    vocabulary = PreparedData(Path(), manifest).vocabulary
     ids = (vocabulary.bos, vocabulary.eos, vocabulary.pad, vocabulary.mask, *vocabulary.special)
     if not all(0 <= number < vocabulary.size for number in ids) or manifest["token_bytes"] not in (2, 4):
         raise ValueError

@@ -23,17 +23,7 @@ from datatrove.pipeline.readers import IpcReader, ParquetReader
 from datatrove.pipeline.readers.base import BaseReader
 
 from latemask.ground.errors import UserError
-from latemask.text.lines import (
-    LONGEST_LINE,
-    Line,
-    Section,
-    csv_rows,
-    cut,
-    open_arrow,
-    paragraphs,
-    read_lines,
-    unpacked,
-)
+from latemask.text.lines import LONGEST_LINE, Line, Section, csv_rows, cut, open_arrow, paragraphs, read_lines, unpacked
 from latemask.text.progress import Meter
 from latemask.text.sources import Groups, Piece, Source, explain
 

@@ -107,7 +107,7 @@ def _expand(given: str, format: str | None) -> list[Source]:
         raise UserError(f"{printable(given)}: cannot be listed ({one_line(error)})") from None
     if names is None:
         raise UserError(f"{printable(given)}: no such file or folder" + (", or not reachable" * is_url))
-    candidates = (_source(file_system, name, _shown(given, file_system, name), named, format) for name in names)
+    candidates = (_source(file_system, name, given, named, format) for name in names)
     found = [source for source in candidates if source is not None]
     if not found and named:
         raise UserError(f"{printable(given)}: unknown format; latemask reads {_READABLE}. Say which with --format")
@@ -133,13 +133,6 @@ def _matches(file_system: AbstractFileSystem, path: str) -> tuple[list[str] | No
     return None, False
 
 
-def _shown(given: str, file_system: AbstractFileSystem, name: str) -> str:
-    """Return a found file the way the user would write it."""
-    if isinstance(file_system, LocalFileSystem):
-        return name if Path(given).is_absolute() else os.path.relpath(name)
-    return file_system.unstrip_protocol(name)
-
-
 def format_of(name: str) -> tuple[str | None, str | None]:
     """Return format and compression of a file, by the endings of its name."""
     endings = PurePosixPath(name.lower()).suffixes
@@ -147,14 +140,16 @@ def format_of(name: str) -> tuple[str | None, str | None]:
     return EXTENSIONS.get("".join(endings[:-1][-1:] if compression else endings[-1:])), compression
 
 
-def _source(file_system: AbstractFileSystem, name: str, shown: str, named: bool, format: str | None) -> Source | None:
+def _source(file_system: AbstractFileSystem, name: str, given: str, named: bool, format: str | None) -> Source | None:
     by_name, compression = format_of(name)
     if (format := format or by_name) is None:
         return None
-    location = name if isinstance(file_system, LocalFileSystem) else file_system.unstrip_protocol(name)
+    is_local = isinstance(file_system, LocalFileSystem)
+    location = name if is_local else file_system.unstrip_protocol(name)
+    path = os.path.relpath(name) if is_local and not Path(given).is_absolute() else location  # as the user writes it
     info = file_system.info(name)
     stamp = next((str(info[key]) for key in _STAMPS if info.get(key)), "")
-    return Source(shown, location, named, format, compression, int(info.get("size") or 0), stamp)
+    return Source(path, location, named, format, compression, int(info.get("size") or 0), stamp)
 
 
 def explain(error: Exception, source: Source) -> UserError:
