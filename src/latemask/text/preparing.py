@@ -104,9 +104,9 @@ def prepare(
     elif builtin:
         corpus = Builtin(out / FOLDER)
     else:
-        sources = find_sources(inputs, format)
+        sources, root = find_sources(inputs, format), out.resolve()
         for source in sources:
-            if source.is_local and Path(source.location).resolve().is_relative_to(out.resolve()):
+            if source.is_local and Path(source.location).resolve().is_relative_to(root):
                 raise UserError(f"{source.label} lies in --out {out}, where the result goes; choose another --out")
         corpus = Files(sources, text_field)
     plan = TokenizerPlan(vocab_size, tokenizer, _bytes(tokenizer_sample), normalize)

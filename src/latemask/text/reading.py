@@ -134,10 +134,8 @@ class FilesReader(BaseReader):
 
         source = piece.source
         with _seekable(source) as (folder, name):
-            common: Any = {
-                "adapter": counting_adapter(self.text_key, self.problems, source.label),
-                "text_key": self.text_key,
-            }
+            adapter = counting_adapter(self.text_key, self.problems, source.label)
+            common: dict[str, Any] = {"adapter": adapter, "text_key": self.text_key}
             reader: Any
             with folder.open(name, "rb") as file:
                 if source.format == "parquet":

@@ -216,7 +216,7 @@ class _Part:
             record.largest_hash = max(record.largest_hash, drawn)
 
     def seal(self, rank: int, number: int) -> None:
-        """Put the files in their place, then say so."""
+        """Put the files in their place, synced, note their checksums and what they look like there, then say so."""
         for split, file in self.files.items():
             file.close()
             for ending in (".ds", ".ds.index") if self.record.documents[split] else ():
@@ -226,6 +226,6 @@ class _Part:
                 self.record.files[name] = file_record(source)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
-                self.record.stamps[name] = stamp(target)  # what it looks like there
+                self.record.stamps[name] = stamp(target)
         self.writer.ledger.seal(shard_name(rank, number), self.record)
         shutil.rmtree(self.folder)
