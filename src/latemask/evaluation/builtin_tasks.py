@@ -51,9 +51,8 @@ class ProbeTask:
 
 def builtin_documents(limit: int | None = None) -> list[Document]:
     """Read the prose of the builtin text."""
-    found = [
-        Document(_library(document.id), list(_paragraphs(document.text))) for document in BuiltinReader(limit).run()
-    ]
+    read = BuiltinReader(limit).run()
+    found = (Document(_library(document.id), list(_paragraphs(document.text))) for document in read)
     return [document for document in found if document.paragraphs]
 
 
@@ -77,12 +76,10 @@ def probe_tasks(documents: list[Document], examples: int, seed: int = 0) -> list
 
 
 def _library_task(documents: list[Document], examples: int, random: np.random.Generator) -> ProbeTask:
-    rows = [
-        (text, document.library, number) for number, document in enumerate(documents) for text in document.sentences
-    ]
+    rows = [(text, number) for number, document in enumerate(documents) for text in document.sentences]
     by_library: dict[str, list[int]] = {}
-    for row, (_, library, _) in enumerate(rows):
-        by_library.setdefault(library, []).append(row)
+    for row, (_, number) in enumerate(rows):
+        by_library.setdefault(documents[number].library, []).append(row)
     usable = {name: places for name, places in sorted(by_library.items()) if len(places) >= _FEWEST_OF_A_LIBRARY}
     if len(usable) < 2:
         raise UserError(
@@ -90,23 +87,18 @@ def _library_task(documents: list[Document], examples: int, random: np.random.Ge
         )
     each = min(examples // len(usable), min(map(len, usable.values())))
     chosen = [(row, label) for label, places in enumerate(usable.values()) for row in random.permutation(places)[:each]]
-    return ProbeTask(
-        "library",
-        f"which library is a sentence from ({', '.join(usable)})",
-        [rows[row][0] for row, _ in chosen],
-        None,
-        np.array([label for _, label in chosen]),
-        np.array([rows[row][2] for row, _ in chosen]),
-    )
+    texts = [rows[row][0] for row, _ in chosen]
+    labels, groups = np.array([label for _, label in chosen]), np.array([rows[row][1] for row, _ in chosen])
+    question = f"which library is a sentence from ({', '.join(usable)})"
+    return ProbeTask("library", question, texts, None, labels, groups)
 
 
 def _order_task(documents: list[Document], examples: int, random: np.random.Generator) -> ProbeTask:
     rows = [(text, number) for number, document in enumerate(documents) for text in document.sentences]
     chosen = random.permutation(len(rows))[:examples]
     labels: np.ndarray = np.arange(len(chosen)) % 2
-    texts = [
-        rows[row][0] if label else _shuffled(rows[row][0], random) for row, label in zip(chosen, labels, strict=True)
-    ]
+    intact = [rows[row][0] for row in chosen]
+    texts = [text if label else _shuffled(text, random) for text, label in zip(intact, labels, strict=True)]
     groups = np.array([rows[row][1] for row in chosen])
     return ProbeTask("order", "are the words in order or shuffled", texts, None, labels, groups)
 
@@ -131,10 +123,8 @@ def _follows_task(documents: list[Document], examples: int, random: np.random.Ge
             seconds[place] = text
         if len(places) == 1:  # nobody to trade with: it keeps its neighbour
             labels[places] = 1
-    groups = np.array([rows[row][2] for row in chosen])
-    return ProbeTask(
-        "follows", "does one sentence follow the other", [rows[row][0] for row in chosen], seconds, labels, groups
-    )
+    firsts, groups = [rows[row][0] for row in chosen], np.array([rows[row][2] for row in chosen])
+    return ProbeTask("follows", "does one sentence follow the other", firsts, seconds, labels, groups)
 
 
 def _neighbours(documents: list[Document]) -> list[tuple[str, str, int]]:

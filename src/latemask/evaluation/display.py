@@ -6,7 +6,6 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from latemask.evaluation.methods import METHODS
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import CSV, TABLE, Results, Summary, Trial
+from latemask.evaluation.results import CSV, TABLE, Results, Summary
 from latemask.ground.console import printable
 from latemask.ground.files import write_text_atomically
 
@@ -45,20 +44,12 @@ def write_tables(results: Results) -> None:
 
 def as_markdown(results: Results) -> str:
     """Return the table, its notes and every trial as Markdown."""
-    head = ["encoder", "task", "learning rate", "seed", "score", "metrics", "epoch", "collapsed"]
-    every = [[str(value) for value in _trial_row(trial)] for trial in results.ordered()]
-    return "\n".join(
-        [
-            *_markdown_table(_rows(results)),
-            "",
-            *(f"- {_escaped(note)}" for note in notes(results)),
-            "",
-            "Every run:",
-            "",
-            *_markdown_table([head, *every]),
-            "",
-        ]
-    )
+    every = [["encoder", "task", "learning rate", "seed", "score", "metrics", "epoch", "collapsed"]]
+    for trial in results.ordered():
+        of = [printable(trial.encoder), trial.task, f"{trial.learning_rate:g}", str(trial.seed), _percent(trial.score)]
+        every.append([*of, _metrics(trial.metrics), str(trial.epoch), "collapsed" if trial.collapsed else ""])
+    said = (f"- {_escaped(note)}" for note in notes(results))
+    return "\n".join([*_markdown_table(_rows(results)), "", *said, "", "Every run:", "", *_markdown_table(every), ""])
 
 
 def as_csv(results: Results) -> str:
@@ -86,9 +77,8 @@ def _rows(results: Results) -> Rows:
         cells = [_score(results.summary(encoder, task)) for task in tasks]
         average = results.average(encoder)
         is_whole = average is not None and average["tasks"] == tasks  # means over other tasks cannot be compared
-        rows.append(
-            [printable(encoder), *cells, *([_percent(average["score"]) if average and is_whole else "–"] * several)]
-        )
+        mean = [_percent(average["score"]) if average and is_whole else "–"] if several else []
+        rows.append([printable(encoder), *cells, *mean])
     constants = [results.tasks[task]["constant"]["score"] for task in tasks]
     mean = [_percent(sum(constants) / len(constants))] if several else []
     return [*rows, [_CONSTANT, *map(_percent, constants), *mean]]
@@ -108,27 +98,11 @@ def _percent(value: float) -> str:
 
 def notes(results: Results) -> list[str]:
     """Return what has to be known to read the table."""
-    found = [_how(results), *_parts(results), *_details(results)]
-    return [*found, *_collapses(results), *_cuts(results), *_precisions(results)]
-
-
-def _collapses(results: Results) -> Iterable[str]:
-    collapsed = [trial for trial in results.ordered() if trial.collapsed]
-    if collapsed:
-        which = "; ".join(f"{c.task}, {printable(c.encoder)}, lr {c.learning_rate:g}, seed {c.seed}" for c in collapsed)
-        yield f"! collapsed: the model says the same of everything, and is counted all the same: {which}"
-
-
-def _precisions(results: Results) -> Iterable[str]:
-    counts = Counter(trial.precision for trial in results.trials)
-    if len(counts) > 1:
-        runs = ", ".join(f"{count} in {name}" for name, count in counts.items())
-        yield f"the runs were trained in different precisions: {runs} (results.csv says which)"
+    return [_how(results), *_parts(results), *_details(results), *_warnings(results)]
 
 
 def _how(results: Results) -> str:
-    headlines = {task: " + ".join(record["headline"]) for task, record in results.tasks.items()}
-    measures = "; ".join(f"{task} {name}" for task, name in headlines.items())
+    measures = "; ".join(f"{task} {' + '.join(record['headline'])}" for task, record in results.tasks.items())
     epoch = "best dev epoch" if results.protocol.select == "best" else "last epoch"
     several = any(len(summary.tried) > 1 for summary in results.summaries())
     chosen = ", learning rate chosen on dev" if several else ""
@@ -156,18 +130,19 @@ def _details(results: Results) -> Iterable[str]:
         )
 
 
-def _cuts(results: Results) -> Iterable[str]:
+def _warnings(results: Results) -> Iterable[str]:
+    if collapsed := [trial for trial in results.ordered() if trial.collapsed]:
+        which = "; ".join(f"{c.task}, {printable(c.encoder)}, lr {c.learning_rate:g}, seed {c.seed}" for c in collapsed)
+        yield f"! collapsed: the model says the same of everything, and is counted all the same: {which}"
     for task, record in results.tasks.items():
         for encoder, splits in record["cut"].items():
             if any(splits.values()):
                 counts = ", ".join(f"{count:,} of {name}" for name, count in splits.items() if count)
                 yield f"{task}, {printable(encoder)}: texts cut to the encoder's length: {counts}"
-
-
-def _trial_row(trial: Trial) -> list[Any]:
-    rate, collapsed = f"{trial.learning_rate:g}", "collapsed" if trial.collapsed else ""
-    of = [printable(trial.encoder), trial.task, rate, trial.seed]
-    return [*of, _percent(trial.score), _metrics(trial.metrics), trial.epoch, collapsed]
+    precisions = Counter(trial.precision for trial in results.trials)
+    if len(precisions) > 1:
+        runs = ", ".join(f"{count} in {name}" for name, count in precisions.items())
+        yield f"the runs were trained in different precisions: {runs} (results.csv says which)"
 
 
 def _metrics(metrics: dict[str, float | None]) -> str:

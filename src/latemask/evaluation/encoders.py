@@ -24,7 +24,7 @@ from transformers import set_seed as set_all_seeds
 from latemask.evaluation.identity import RANDOM, encoder_checksum
 from latemask.evaluation.tasks import Kind, Task
 from latemask.exporting import export
-from latemask.ground.console import printable, say
+from latemask.ground.console import one_line, printable, say
 from latemask.ground.errors import UserError
 from latemask.model.load import is_ours, model_type
 from latemask.model.stock import complete_recipe, stock_config
@@ -73,19 +73,24 @@ class Encoder:
 
     def with_head(self, task: Task, seed: int) -> Any:
         """Return the stock model for a task; `seed` draws its head, and all of it where nothing was trained."""
-        is_tagging = task.kind == "tagging"
-        auto_class = AutoModelForTokenClassification if is_tagging else AutoModelForSequenceClassification
-        return self._build(auto_class, seed, _head_settings(task))
+        if task.kind == "regression":
+            return self._build(AutoModelForSequenceClassification, seed, num_labels=1, problem_type="regression")
+        ids = {name: number for number, name in enumerate(task.labels)}
+        labels = {"num_labels": len(ids), "id2label": dict(enumerate(task.labels)), "label2id": ids}
+        if task.kind == "tagging":
+            return self._build(AutoModelForTokenClassification, seed, **labels)
+        labels["problem_type"] = "single_label_classification"
+        return self._build(AutoModelForSequenceClassification, seed, **labels)
 
     def plain(self, seed: int = 0) -> Any:
         """Return the encoder alone."""
-        return self._build(AutoModel, seed, {})
+        return self._build(AutoModel, seed)
 
     def untrained(self) -> Encoder:
         """Return the same architecture with weights that nobody trained."""
         return Encoder(f"{RANDOM}{self.name}", None, self.config, self.tokenizer, "")
 
-    def _build(self, auto_class: Any, seed: int, settings: dict[str, Any]) -> Any:
+    def _build(self, auto_class: Any, seed: int, **settings: Any) -> Any:
         set_all_seeds(seed)
         if self.folder is None:
             config = type(self.config).from_dict({**self.config.to_dict(), **settings})
@@ -101,21 +106,11 @@ def longest_input(config: Any, tokenizer: Any) -> int:
     return max(1, min(positions, int(min(tokenizer.model_max_length, 2**31))))
 
 
-def _head_settings(task: Task) -> dict[str, Any]:
-    if task.kind == "regression":
-        return {"num_labels": 1, "problem_type": "regression"}
-    names = dict(enumerate(task.labels))
-    settings: dict[str, Any] = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
-    if task.kind == "classification":
-        settings["problem_type"] = "single_label_classification"
-    return {"num_labels": len(names), **settings}
-
-
 def load_whole(auto_class: Any, folder: Path, name: str, with_head: bool = False, **settings: Any) -> Any:
     """Load a stock model from safetensors; weights that are not in the file are refused, but for a new head's."""
     settings |= {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
-    load = lambda: auto_class.from_pretrained(str(folder), output_loading_info=True, **settings)  # noqa: E731
-    model, info = _or_say(name, load)
+    settings["output_loading_info"] = True
+    model, info = _or_say(name, lambda: auto_class.from_pretrained(str(folder), **settings))
     body = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     missing = sorted(key for key in info["missing_keys"] if with_head or key.startswith(body))
     if missing := [key for key in missing if with_head or "pooler" not in key]:  # encoders come without a pooler
@@ -130,8 +125,7 @@ def _or_say(name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:  # transformers and safetensors raise many kinds for a damaged file
-        reason = printable(" ".join(str(error).split())[:200])
-        raise UserError(f"the encoder '{printable(name)}' cannot be loaded: {reason}") from None
+        raise UserError(f"the encoder '{printable(name)}' cannot be loaded: {one_line(error)}") from None
 
 
 def open_encoders(given: Sequence[str], tokenizer: str | None = None) -> list[Encoder]:
@@ -204,10 +198,8 @@ def _from_hub(given: str) -> Path:
     try:
         return Path(snapshot_download(given, allow_patterns=_HUB_FILES))
     except Exception as error:  # whatever the Hub's client raises, also for what is no id at all
-        reason = printable(" ".join(str(error).split())[:120])
-        raise UserError(
-            f"no encoder at '{printable(given)}': not a folder here, and not to be had from the Hub ({reason})"
-        ) from None
+        reason = f"not a folder here, and not to be had from the Hub ({one_line(error, 120)})"
+        raise UserError(f"no encoder at '{printable(given)}': {reason}") from None
 
 
 def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
@@ -222,7 +214,12 @@ def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
         raise UserError(f"{printable(given)}: the folder holds neither a run nor an encoder")
     run = RunFolder(Path(name) if Path(name).is_dir() else Path(name).parent)
     recipe = load_recipe(run.recipe_file if Path(name).is_dir() else find_recipe(name))
-    return _from_recipe(given, recipe, _tokenizer_for(given, recipe, run, tokenizer, shared))
+    found = _tokenizer_for(given, recipe, run, tokenizer, shared)
+    vocabulary = vocabulary_of(found)
+    wanted = complete_recipe(recipe, vocabulary).encoder
+    if wanted.init is not None:
+        return _untrained(given, stock_config(wanted.init), found)
+    return _untrained(given, FAMILIES[wanted.family].config(wanted, vocabulary), found)
 
 
 def _untrained(given: str, config: Any, tokenizer: Any) -> Encoder:
@@ -231,17 +228,10 @@ def _untrained(given: str, config: Any, tokenizer: Any) -> Encoder:
     return Encoder(given, None, config, tokenizer, hashlib.sha256(parts.encode()).hexdigest())
 
 
-def _from_recipe(given: str, recipe: Recipe, tokenizer: Any) -> Encoder:
-    vocabulary = vocabulary_of(tokenizer)
-    recipe = complete_recipe(recipe, vocabulary)
-    if recipe.encoder.init is not None:
-        return _untrained(given, stock_config(recipe.encoder.init), tokenizer)
-    return _untrained(given, FAMILIES[recipe.encoder.family].config(recipe.encoder, vocabulary), tokenizer)
-
-
 def _tokenizer_for(given: str, recipe: Recipe, run: RunFolder, tokenizer: str | None, shared: Any) -> Any:
-    if tokenizer is not None:
-        return load_tokenizer(_tokenizer_folder(tokenizer))
+    if tokenizer is not None:  # of a run, of an encoder or of a data folder
+        folders = [Path(tokenizer) / inside for inside in ("", "tokenizer", "encoder", "model")]
+        return load_tokenizer(next((at for at in folders if (at / "tokenizer.json").is_file()), tokenizer))
     if run.recipe_file.is_file() and run.record:
         return load_tokenizer(run.tokenizer_folder(run.model))
     if shared is not None:
@@ -250,18 +240,6 @@ def _tokenizer_for(given: str, recipe: Recipe, run: RunFolder, tokenizer: str | 
         f"{printable(given)} comes without a tokenizer: one is trained on the builtin text. "
         "To compare with an encoder, take its own: --tokenizer ENCODER"
     )
-    return builtin_tokenizer(recipe.encoder.vocab_size)
-
-
-def _tokenizer_folder(given: str) -> str:
-    """Return where the tokenizer of a run, of an encoder or of a data folder is; else `given` itself."""
-    for inside in ("", "tokenizer", "encoder", "model"):
-        if (Path(given) / inside / "tokenizer.json").is_file():
-            return str(Path(given) / inside)
-    return given
-
-
-def builtin_tokenizer(vocab_size: int | None) -> Any:
-    """Train a tokenizer on the builtin text, of at most `vocab_size` pieces."""
     texts = [document.text for document in BuiltinReader().run()]
+    vocab_size = recipe.encoder.vocab_size
     return train_tokenizer(texts, vocab_size) if vocab_size else fill_vocabulary(texts, None)

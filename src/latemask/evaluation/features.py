@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from latemask.evaluation.tasks import Examples, Kind
+from latemask.ground.console import one_line
 from latemask.ground.errors import UserError
 
 IGNORED = -100  # torch's own number for a position that is no target
@@ -66,8 +67,7 @@ def _tokenized(examples: Examples, kind: Kind, tokenizer: Any, max_length: int |
     try:
         return tokenizer(examples.texts, examples.pairs, is_split_into_words=kind == "tagging", **settings)
     except Exception as error:  # the Rust library raises bare Exceptions
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{examples.source}: the tokenizer cannot take it ({reason})") from None
+        raise UserError(f"{examples.source}: the tokenizer cannot take it ({one_line(error)})") from None
 
 
 def _features(encoded: Any, labels: list[Any], kind: Kind, tokenizer: Any) -> list[Feature]:

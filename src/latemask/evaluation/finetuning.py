@@ -58,7 +58,8 @@ def finetune(
     protocol.check()
     refuse_seeds(seeds)
     files = {"train": train, "dev": dev, "test": test}
-    loaded = _load_task(task, data, {n: Path(f) for n, f in files.items() if f}, text, text_pair, label, task_type)
+    columns = {"text": text, "text_pair": text_pair, "label": label}
+    loaded = _load_task(task, data, {split: Path(file) for split, file in files.items() if file}, columns, task_type)
     loaded = loaded.limited(protocol.max_train)
     from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
     from latemask.evaluation.grid import keep_best, refuse_settings, run_grid
@@ -67,7 +68,10 @@ def finetune(
     out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
     refuse_settings(protocol, [opened], lrs)
     with results_in(out, protocol, overwrite) as results:
-        _refuse_others(results, opened.name, loaded.name)
+        if results.trials and ([opened.name], [loaded.name]) != (list(results.encoders), list(results.tasks)):
+            # The model in the folder is the best of one encoder on one task.
+            held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
+            raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
         run_grid([opened], [loaded], lrs, seeds, results, keep_best(out / MODEL, results))
         write_tables(results)
     show(results)
@@ -77,26 +81,14 @@ def finetune(
     return results
 
 
-def _refuse_others(results: Results, encoder: str, task: str) -> None:
-    """The model in the folder is the best of one encoder on one task."""
-    if results.trials and ([encoder], [task]) != (list(results.encoders), list(results.tasks)):
-        held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
-        raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
-
-
 def _load_task(
-    task: str | None,
-    data: Path | None,
-    files: dict[str, Path],
-    text: str | None,
-    text_pair: str | None,
-    label: str | None,
-    kind: Kind | None,
+    task: str | None, data: Path | None, files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None
 ) -> Task:
+    text, text_pair, label = columns.values()
     if task is not None:
-        columns = {"--text": text, "--text-pair": text_pair, "--label": label, "--task-type": kind}
-        if given := [*(f"--{name}" for name in files), *(option for option, value in columns.items() if value)]:
-            raise UserError(f"--task {task} has its own files and columns: leave {given[0]} away")
+        own = {**files, **columns, "task_type": kind}
+        if given := [name.replace("_", "-") for name, value in own.items() if value]:
+            raise UserError(f"--task {task} has its own files and columns: leave --{given[0]} away")
         if task not in GLUE:
             raise UserError(f"unknown task '{printable(task)}'{nearest(task, GLUE)}; your own is --train and --dev")
         return load_glue(task, Path(data) if data else None)

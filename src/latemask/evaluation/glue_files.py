@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from latemask.evaluation.tables import checksum, open_source, place, split_at_tabs, whole_lines
 from latemask.evaluation.tasks import COLA_COLUMNS, GLUE, Examples, GlueTask, Task, number_of, refuse_one_class
-from latemask.ground.console import printable
+from latemask.ground.console import one_line, printable
 from latemask.ground.errors import UserError
-from latemask.text.sources import Source
 
 _HUB = "nyu-mll/glue"
+_HUB_COLUMNS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis")}  # not what the files call them
 _MOST_SKIPPED = 0.01  # GLUE's own QQP has a few dozen torn rows; a file with more is not what it should be
 _SAME_SIZE = 0.001
 
@@ -21,7 +20,18 @@ _SAME_SIZE = 0.001
 def load_glue(name: str, data: Path | None) -> Task:
     """Read a GLUE task from `data`, or from the Hub without one."""
     glue = GLUE[name]
-    task = _from_hub(glue) if data is None else _from_folder(glue, _folder(glue, data))
+    train, dev, other = _from_hub(glue) if data is None else _from_folder(glue, data)
+    parts = []
+    if (rows := len(train) + train.skipped) < glue.train_rows * (1 - _SAME_SIZE):
+        parts.append(f"{rows:,} of {glue.train_rows:,} training rows")
+    if abs(len(dev) - glue.dev_rows) > glue.dev_rows * _SAME_SIZE:
+        parts.append(f"{len(dev):,} dev rows, GLUE has {glue.dev_rows:,}")
+    if glue.other_dev and other is None:
+        parts.append("matched only")
+    others = {} if other is None else {"mismatched": other}
+    columns = {"text": glue.text, "text_pair": glue.pair}
+    known = (glue.name, glue.kind, glue.labels, glue.metrics)
+    task = Task(*known, train.without_empty(), dev, others, "; ".join(parts), columns)
     refuse_one_class(task)
     return task
 
@@ -41,41 +51,14 @@ def _find(glue: GlueTask, data: Path) -> Path | None:
     return next((path for path in plain if (path / "train.tsv").is_file()), None)
 
 
-def _folder(glue: GlueTask, data: Path) -> Path:
+def _from_folder(glue: GlueTask, data: Path) -> tuple[Examples, Examples, Examples | None]:
     present = tasks_present(data)
-    if (found := _find(glue, data)) is None:
+    if (folder := _find(glue, data)) is None:
         there = f"it holds {', '.join(present)}" if present else "GLUE's layout is FOLDER/SST-2/train.tsv and so on"
         raise UserError(f"{printable(str(data))}: no {glue.folder}/train.tsv; {there}")
-    return found
-
-
-def _from_folder(glue: GlueTask, folder: Path) -> Task:
-    train = _examples(glue, folder / "train.tsv").without_empty()
-    dev = _examples(glue, folder / f"{glue.dev}.tsv")
+    train, dev = (_examples(glue, folder / f"{split}.tsv") for split in ("train", glue.dev))
     other = folder / f"{glue.other_dev}.tsv"
-    others = {"mismatched": _examples(glue, other)} if glue.other_dev and other.is_file() else {}
-    return _task(glue, train, dev, others)
-
-
-def _task(glue: GlueTask, train: Examples, dev: Examples, others: dict[str, Examples]) -> Task:
-    parts = []
-    if (rows := len(train) + train.empty + train.skipped) < glue.train_rows * (1 - _SAME_SIZE):
-        parts.append(f"{rows:,} of {glue.train_rows:,} training rows")
-    if abs(len(dev) - glue.dev_rows) > glue.dev_rows * _SAME_SIZE:
-        parts.append(f"{len(dev):,} dev rows, GLUE has {glue.dev_rows:,}")
-    if glue.other_dev and not others:
-        parts.append("matched only")
-    return Task(
-        glue.name,
-        glue.kind,
-        glue.labels,
-        glue.metrics,
-        train,
-        dev,
-        others,
-        part="; ".join(parts),
-        columns={"text": glue.text, "text_pair": glue.pair},
-    )
+    return train, dev, _examples(glue, other) if glue.other_dev and other.is_file() else None
 
 
 def _examples(glue: GlueTask, path: Path) -> Examples:
@@ -83,7 +66,12 @@ def _examples(glue: GlueTask, path: Path) -> Examples:
     rows = split_at_tabs(whole_lines(source))
     start, first = next(rows, (1, []))
     has_header = glue.name != "cola" or {glue.text, glue.label} <= set(first)
-    columns = _columns(glue, first if has_header else list(COLA_COLUMNS), source)
+    names = first if has_header else list(COLA_COLUMNS)
+    wanted = [glue.text, glue.label, *([glue.pair] if glue.pair else [])]
+    if missing := [name for name in wanted if name not in names]:
+        there = ", ".join(repr(printable(name)) for name in names[:20]) or "none"
+        raise UserError(f"{source.label}: no column '{missing[0]}'; it has {there}")
+    columns = [names.index(name) for name in wanted]
     examples = Examples(printable(str(path)), [], [] if glue.pair else None, [], checksum(source))
     skipped = 0
     for number, row in rows if has_header else chain([(start, first)], rows):
@@ -102,15 +90,6 @@ def _examples(glue: GlueTask, path: Path) -> Examples:
     return replace(examples, empty=len(examples.empty_rows()), skipped=skipped)
 
 
-def _columns(glue: GlueTask, names: list[str], source: Source) -> list[int]:
-    """Return where text, label and pair are."""
-    wanted = [glue.text, glue.label, *([glue.pair] if glue.pair else [])]
-    if missing := [name for name in wanted if name not in names]:
-        there = ", ".join(repr(printable(name)) for name in names[:20]) or "none"
-        raise UserError(f"{source.label}: no column '{missing[0]}'; it has {there}")
-    return [names.index(name) for name in wanted]
-
-
 def _label(glue: GlueTask, value: str, where: str) -> int | float:
     if not glue.labels:
         return number_of(value, where)
@@ -119,26 +98,23 @@ def _label(glue: GlueTask, value: str, where: str) -> int | float:
     return glue.labels.index(value)
 
 
-def _from_hub(glue: GlueTask) -> Task:
+def _from_hub(glue: GlueTask) -> tuple[Examples, Examples, Examples | None]:
     from datasets import load_dataset
 
     try:
         splits = load_dataset(_HUB, glue.name)
     except Exception as error:  # whatever the Hub's client raises
-        reason = printable(" ".join(str(error).split())[:150])
+        reason = one_line(error, 150)
         raise UserError(
             f"GLUE cannot be had from the Hub ({reason}); give a folder in GLUE's layout: --data FOLDER"
         ) from None
-    dev = "validation" + glue.dev.removeprefix("dev")
-    others = {"mismatched": _hub_examples(glue, splits, "validation_mismatched")} if glue.other_dev else {}
-    train = _hub_examples(glue, splits, "train").without_empty()
-    return _task(glue, train, _hub_examples(glue, splits, dev), others)
+    text, pair = _HUB_COLUMNS.get(glue.name, (glue.text, glue.pair))
 
+    def examples(split: str) -> Examples:
+        rows = splits[split]
+        pairs = list(rows[pair]) if pair else None
+        found = Examples(f"{_HUB}/{glue.name}/{split}", list(rows[text]), pairs, list(rows["label"]), rows._fingerprint)
+        return replace(found, empty=len(found.empty_rows()))
 
-def _hub_examples(glue: GlueTask, splits: Any, split: str) -> Examples:
-    rows = splits[split]
-    text, pair = glue.hub_columns or (glue.text, glue.pair)
-    pairs = list(rows[pair]) if pair else None
-    source = f"{_HUB}/{glue.name}/{split}"
-    examples = Examples(source, list(rows[text]), pairs, list(rows["label"]), rows._fingerprint)
-    return replace(examples, empty=len(examples.empty_rows()))
+    other = examples("validation_mismatched") if glue.other_dev else None
+    return examples("train"), examples(f"validation{glue.dev.removeprefix('dev')}"), other

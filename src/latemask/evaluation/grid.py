@@ -6,11 +6,9 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
-
-from rich.progress import Progress, TaskID
 
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.identity import encoder_record, task_record
@@ -18,7 +16,7 @@ from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import TASK_FILE, Results, Trial
 from latemask.evaluation.tasks import Task
 from latemask.evaluation.trials import Observer, Prepared, prepare_task, run_trial
-from latemask.ground.console import is_interactive, printable, progress_bar, say
+from latemask.ground.console import printable, progress_bar, say
 from latemask.ground.errors import Interrupted
 from latemask.ground.files import write_json_atomically
 from latemask.ground.signals import SignalFlag
@@ -77,15 +75,9 @@ def run_grid(
 
 
 def _missing(encoder: Encoder, task: Task, rates: Sequence[float] | None, seeds: int, results: Results) -> _Wanted:
-    protocol = results.protocol
-    runs = [
-        (rate, seed)
-        for rate in protocol.rates(rates, encoder.width)
-        for seed in range(seeds)
-        if not results.has((encoder.name, task.name, rate, seed))
-    ]
-    an_epoch = -(-len(task.train) // protocol.batch_for(len(task.train)))
-    return _Wanted(encoder, task, runs, an_epoch * protocol.epochs)
+    grid = product(results.protocol.rates(rates, encoder.width), range(seeds))
+    runs = [(rate, seed) for rate, seed in grid if not results.has((encoder.name, task.name, rate, seed))]
+    return _Wanted(encoder, task, runs, results.protocol.steps_for(len(task.train)))
 
 
 def _run(one: _Wanted, results: Results, progress: GridProgress, save: Saver | None) -> None:
@@ -98,8 +90,8 @@ def _run(one: _Wanted, results: Results, progress: GridProgress, save: Saver | N
                 f"{one.task.splits[name].source}: {rows.cut:,} of {len(rows):,} texts are longer than "
                 f"{prepared.max_length} tokens and were cut (the longest has {rows.longest:,})"
             )
-    cut = {name: rows.cut for name, rows in prepared.splits.items()}
-    results.tasks[one.task.name]["cut"][one.encoder.name] = cut
+    cuts = results.tasks[one.task.name]["cut"]
+    cuts[one.encoder.name] = {name: rows.cut for name, rows in prepared.splits.items()}
     for rate, seed in one.runs:
         progress.check()
         progress.begin(f"{one.task.name} {printable(one.encoder.name)} lr {rate:g} seed {seed}", one.steps)
@@ -121,10 +113,8 @@ def keep_best(folder: Path, results: Results) -> Saver:
         shutil.rmtree(aside, ignore_errors=True)
         model.save_pretrained(str(aside))
         save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
-        write_json_atomically(
-            aside / TASK_FILE,
-            {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length},
-        )
+        note = {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length}
+        write_json_atomically(aside / TASK_FILE, note)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
 
@@ -138,22 +128,16 @@ class GridProgress(Observer):
         self.trials, self.total, self.stop = trials, steps, stop
         self.done, self.number, self.left_in_trial = 0, 0, 0
         self.label, self.state = "", ""
-        self.bar: Progress | None = None
-        self.task = TaskID(0)
+        self.bar = progress_bar("{task.fields[state]}")
+        self.task = self.bar.add_task("fine-tuning", total=self.total, state="")
 
     def __enter__(self) -> GridProgress:
         self.started = self.last_line = time.monotonic()
-        if is_interactive():
-            self.bar = progress_bar("{task.fields[state]}")
-            self.task = self.bar.add_task("fine-tuning", total=self.total, state="")
-            self.bar.start()
+        self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar:
-            self.bar.stop()
+    def __exit__(self, *failure: Any) -> None:
+        self.bar.stop()
 
     def begin(self, label: str, steps: int) -> None:
         """A trial of so many steps begins."""
@@ -169,15 +153,14 @@ class GridProgress(Observer):
         """Move on."""
         self.done += 1
         self.left_in_trial -= 1
-        if self.bar:
-            self.bar.update(self.task, completed=self.done, total=self.total, state=self._text())
-        elif time.monotonic() - self.last_line > _SILENCE:
+        self.bar.update(self.task, completed=self.done, total=self.total, state=self._text())
+        if self.bar.disable and time.monotonic() - self.last_line > _SILENCE:
             self._line()
 
     def epoch(self, number: int, score: float) -> None:
         """Show the score."""
         self.state = f"  epoch {number}: {100 * score:.1f}"
-        if not self.bar:
+        if self.bar.disable:
             self._line()
 
     def check(self) -> None:

@@ -49,14 +49,8 @@ def task_record(task: Task) -> dict[str, Any]:
     splits = [f"{split.checksum} {len(split)}" for split in task.splits.values()]
     identity = [task.kind, *task.labels, *columns, *splits]
     data = {
-        name: {
-            "source": split.source,
-            "sha256": split.checksum,
-            "rows": len(split),
-            "empty": split.empty,
-            "skipped": split.skipped,
-        }
-        for name, split in task.splits.items()
+        name: {"source": of.source, "sha256": of.checksum, "rows": len(of), "empty": of.empty, "skipped": of.skipped}
+        for name, of in task.splits.items()
     }
     return {
         "name": task.name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,20 +25,16 @@ def load_own(files: dict[str, Path], text: str, text_pair: str | None, label: st
     tables = {split: read_table(path) for split, path in files.items()}
     values = {split: _labels(table, label) for split, table in tables.items()}
     kind = kind or _recognised(values["train"], tables["train"])
-    classes = _classes(values["train"]) if kind == "classification" else ()
+    names = {_name(value) for value in values["train"]} if kind == "classification" else ()
+    numbers = {name: parsed_number(name) for name in names}
+    classes = tuple(sorted(names, key=lambda name: (numbers[name] is None, numbers[name] or 0.0, name)))
     examples = {
         split: _examples(table, text, text_pair, _ids(kind, classes, values[split], table, tables["train"]))
         for split, table in tables.items()
     }
-    return _task(
-        files,
-        examples,
-        kind=kind,
-        labels=classes,
-        metrics=METRICS[kind],
-        columns={"text": text, "text_pair": text_pair, "label": label},
-        headline=METRICS[kind][:1] if kind == "classification" else (),
-    )
+    headline = METRICS[kind][:1] if kind == "classification" else ()
+    columns = {"text": text, "text_pair": text_pair, "label": label}
+    return _task(files, examples, kind=kind, labels=classes, metrics=METRICS[kind], columns=columns, headline=headline)
 
 
 def _task(files: dict[str, Path], examples: dict[str, Examples], **known: Any) -> Task:
@@ -68,8 +63,8 @@ def _labels(table: TableFile, label: str) -> list[Any]:
 def _recognised(values: list[Any], table: TableFile) -> Kind:
     """Regression where most labels have decimals, or are whole numbers of many kinds; classes otherwise."""
     different = {str(value): parsed_number(value) for value in values}
-    fractions = [number for number in different.values() if number is not None and number % 1]
     numbers = [number for number in different.values() if number is not None]
+    fractions = [number for number in numbers if number % 1]
     is_regression = 2 * len(fractions) > len(different) or (
         len(numbers) == len(different) and (bool(fractions) or len(different) > _MOST_CLASSES)
     )
@@ -87,12 +82,6 @@ def _name(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _classes(values: list[Any]) -> tuple[str, ...]:
-    names = {_name(value) for value in values}
-    numbers = {name: parsed_number(name) for name in names}
-    return tuple(sorted(names, key=lambda name: (numbers[name] is None, numbers[name] or 0.0, name)))
-
-
 def _ids(
     kind: Kind, classes: tuple[str, ...], values: list[Any], table: TableFile, train: TableFile
 ) -> list[int | float]:
@@ -101,13 +90,11 @@ def _ids(
     ids = {name: number for number, name in enumerate(classes)}
     for row, value in enumerate(values):
         if _name(value) not in ids:
-            raise unseen(_name(value), table.where(row), train.source.label, classes)
+            raise _unseen(_name(value), table.where(row), train.source.label, classes)
     return [ids[_name(value)] for value in values]
 
 
-def unseen(label: str, where: str, train: str, labels: Iterable[str]) -> UserError:
-    """Return what to say of a label that training never shows."""
-    known = list(labels)
+def _unseen(label: str, where: str, train: str, known: tuple[str, ...]) -> UserError:
     shown = ", ".join(map(printable, known[:10])) + (" …" if len(known) > 10 else "")
     return UserError(f"{where}: the label '{printable(label)}' is not in {train}, which has {shown}")
 
@@ -131,16 +118,11 @@ def load_tagging(files: dict[str, Path], text: str | None, label: str | None) ->
         for sentence, numbers in zip(file.tags, file.numbers, strict=True):
             for tag, number in zip(sentence, numbers, strict=True):
                 if tag not in ids:
-                    raise unseen(tag, f"{file.source}:{number}", read["train"].source, tags)
+                    raise _unseen(tag, f"{file.source}:{number}", read["train"].source, tags)
         labels = [[ids[tag] for tag in sentence] for sentence in file.tags]
         examples[split] = Examples(file.source, file.words, None, labels, file.checksum)
     is_spans = any(tag[:2] in ("B-", "I-", "S-", "U-") for tag in tags)
-    return _task(
-        files,
-        examples,
-        kind="tagging",
-        labels=tags,
-        metrics=SPAN_METRICS if is_spans else METRICS["tagging"],
-        columns={"text": text, "label": label},
-        headline=("span_f1",) if is_spans else (),
-    )
+    metrics = SPAN_METRICS if is_spans else METRICS["tagging"]
+    headline = metrics[:1] if is_spans else ()
+    columns = {"text": text, "label": label}
+    return _task(files, examples, kind="tagging", labels=tags, metrics=metrics, columns=columns, headline=headline)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +13,9 @@ from latemask.evaluation.features import UNSEEN, at_words, decided, featurize, l
 from latemask.evaluation.results import MODEL, TASK_FILE
 from latemask.evaluation.tables import open_source, read_table, read_words, whole_lines
 from latemask.evaluation.tasks import Examples, Kind
-from latemask.ground.console import is_interactive, json_line, printable, progress_bar, say
+from latemask.ground.console import json_line, printable, progress_bar, say
 from latemask.ground.errors import UserError
+from latemask.ground.files import write_text_atomically
 from latemask.text.tokenizer import load_tokenizer
 
 
@@ -45,11 +43,13 @@ def predict(
     if out is not None:
         _refuse_or_pass(Path(out), Path(file), overwrite)
     predictor = Predictor(Path(model))
-    examples = predictor.read(Path(file), text, text_pair)
-    found = predictor.label(examples)
-    with _opened(out) as target:
-        for row in found:
-            target.write((json_line(row) if json else _line(row)) + "\n")
+    found = predictor.label(predictor.read(Path(file), text, text_pair))
+    lines = "".join((json_line(row) if json else _line(row)) + "\n" for row in found)
+    if out is None:
+        sys.stdout.write(lines)
+    else:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(Path(out), lines)
     return found
 
 
@@ -62,18 +62,6 @@ def _refuse_or_pass(out: Path, file: Path, overwrite: bool) -> None:
         raise UserError(f"{printable(str(out))} is there already; choose another --out or pass --overwrite")
 
 
-@contextmanager
-def _opened(out: Path | None) -> Iterator[TextIO]:
-    if out is None:
-        yield sys.stdout
-        return
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(out).with_name(f".{Path(out).name}.partial")
-    with aside.open("w", encoding="utf-8") as file:
-        yield file
-    aside.replace(out)
-
-
 def _line(row: dict[str, Any]) -> str:
     if "tags" in row:
         pairs = zip(row["words"], row["tags"], strict=True)
@@ -82,25 +70,15 @@ def _line(row: dict[str, Any]) -> str:
     return "\t".join([first, *(printable(row[name]) for name in ("text", "text_pair") if name in row)])
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """What fine-tuning wrote beside the model."""
-
-    columns: dict[str, str | None]
-    max_length: int | None
-
-    @classmethod
-    def of(cls, folder: Path) -> _Settings:
-        path = folder / TASK_FILE
-        if not path.is_file():
-            return cls({}, None)
-        try:
-            record = json_format.loads(path.read_text("utf-8"))
-            return cls(dict(record["columns"]), int(record["max_length"]))
-        except (ValueError, LookupError, TypeError, RecursionError):
-            raise UserError(
-                f"{printable(str(path))} is damaged; without it, --text says which column to read"
-            ) from None
+def _trained_with(path: Path) -> tuple[dict[str, str | None], int | None]:
+    """Return the columns and the longest input that fine-tuning noted beside the model, if it did."""
+    if not path.is_file():
+        return {}, None
+    try:
+        record = json_format.loads(path.read_text("utf-8"))
+        return dict(record["columns"]), int(record["max_length"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(f"{printable(str(path))} is damaged; without it, --text says which column to read") from None
 
 
 class Predictor:
@@ -130,28 +108,28 @@ class Predictor:
             self.kind = "regression"
         self.labels = tuple(str(config.id2label.get(number, number)) for number in range(config.num_labels))
         self.tokenizer = load_tokenizer(self.folder)
-        self.settings = _Settings.of(self.folder)
-        self.max_length = self.settings.max_length or min(longest_input(config, self.tokenizer), 512)
+        self.columns, max_length = _trained_with(self.folder / TASK_FILE)
+        self.max_length = max_length or min(longest_input(config, self.tokenizer), 512)
         auto_class = AutoModelForTokenClassification if self.kind == "tagging" else AutoModelForSequenceClassification
         self.model = load_whole(auto_class, self.folder, str(self.folder), with_head=True)
         if torch.accelerator.is_available():
             self.model.to(torch.accelerator.current_accelerator())
 
     def read(self, file: Path, text: str | None, text_pair: str | None) -> Examples:
-        """Read the texts of a file."""
+        """Read the texts of a file; columns that are not named are those of the training."""
+        text = text or self.columns.get("text")
+        text_pair = text_pair or self.columns.get("text_pair")
         if self.kind == "tagging":
             if file.suffix in (".csv", ".jsonl", ".parquet"):
                 raise UserError(f"{printable(str(file))}: a tagger takes a word in each line, as in CoNLL files")
-            sentences = read_words(file, text or self.settings.columns.get("text"))
+            sentences = read_words(file, text)
             return Examples(printable(str(file)), sentences, None, [[0] * len(words) for words in sentences])
         source = open_source(file)
         if source.format == "txt":
-            if text_pair or self.settings.columns.get("text_pair"):
+            if text_pair:
                 raise UserError(f"{source.label}: the model takes two texts; give a table and name its columns")
             texts = [line.text.rstrip("\r\n") for line in whole_lines(source)]
             return Examples(source.label, texts, None, [0] * len(texts))
-        text = text or self.settings.columns.get("text")
-        text_pair = text_pair or self.settings.columns.get("text_pair")
         if text is None:
             raise UserError("say which column holds the text: --text")
         table = read_table(file)
@@ -166,12 +144,18 @@ class Predictor:
         features = featurize(examples, self.kind, self.tokenizer, self.max_length)
         if features.cut:
             say(f"{examples.source}: {features.cut:,} texts are longer than {self.max_length} tokens and were cut")
-        with _bar(len(features)) as report:
-            logits = logits_of(self.model, features.rows, make_collator(self.kind, self.tokenizer), report)
+        with progress_bar() as bar:
+            shown = bar.add_task("labelling", total=len(features))
+            collator = make_collator(self.kind, self.tokenizer)
+            logits = logits_of(self.model, features.rows, collator, lambda done: bar.advance(shown, done))
         if not all(np.isfinite(row).all() for row in logits):
             raise UserError(f"the model in {printable(str(self.folder))} gives no numbers (NaN): its training diverged")
         if self.kind == "tagging":
-            return self._tags(examples, logits, features.words)
+            tags = at_words(decided("tagging", logits), features.words, examples.labels, self.labels)
+            return [
+                {"words": words, "tags": [None if tag == UNSEEN else self.labels[tag] for tag in sentence]}
+                for words, sentence in zip(examples.texts, tags, strict=True)
+            ]
         records: list[dict[str, Any]] = [
             {"value": float(row[0])} if self.kind == "regression" else self._class(row) for row in logits
         ]
@@ -188,20 +172,3 @@ class Predictor:
         best = int(logits.argmax())
         scores = {label: round(share, 6) for label, share in zip(self.labels, shares, strict=True)}
         return {"label": self.labels[best], "probability": round(shares[best], 6), "scores": scores}
-
-    def _tags(self, examples: Examples, logits: list[np.ndarray], seen: list[list[int]]) -> list[dict[str, Any]]:
-        tags = at_words(decided("tagging", logits), seen, examples.labels, self.labels)
-        return [
-            {"words": words, "tags": [None if tag == UNSEEN else self.labels[tag] for tag in sentence]}
-            for words, sentence in zip(examples.texts, tags, strict=True)
-        ]
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
-    if not is_interactive():
-        yield lambda _: None
-        return
-    with progress_bar() as bar:
-        task = bar.add_task("labelling", total=total)
-        yield lambda done: bar.advance(task, done)

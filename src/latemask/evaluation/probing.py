@@ -163,12 +163,8 @@ def _show(results: list[ProbeResult]) -> None:
     for name in ("this encoder", "random encoder", "majority"):
         table.add_column(name, justify="right")
     for result in results:
-        table.add_row(
-            Text(printable(result.question)),
-            _spread(result.encoder),
-            _spread(result.random),
-            f"{100 * result.majority:.1f}",
-        )
+        scores = (_spread(result.encoder), _spread(result.random), f"{100 * result.majority:.1f}")
+        table.add_row(Text(printable(result.question)), *scores)
     Console(highlight=False).print(table)
 
 

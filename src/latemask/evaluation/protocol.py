@@ -72,6 +72,10 @@ class Protocol:
         """Return the batch size for a training set: 16 for a small one, 32 otherwise."""
         return self.batch_size or (16 if rows < _SMALL_TRAINING_SET else 32)
 
+    def steps_for(self, rows: int) -> int:
+        """Return the steps of a run over a training set, if it does not stop early."""
+        return -(-rows // self.batch_for(rows)) * self.epochs
+
     def length_for(self, longest: int) -> int:
         """Return the most tokens of a text for an encoder that takes `longest`."""
         if self.max_length is not None and self.max_length > longest:

@@ -65,11 +65,6 @@ class Trial:
     """What its training steps computed in."""
     seconds: float = 0.0
 
-    @property
-    def key(self) -> tuple[str, str, float, int]:
-        """What makes it this trial and no other."""
-        return self.encoder, self.task, self.learning_rate, self.seed
-
 
 @dataclass
 class Results:
@@ -138,8 +133,8 @@ class Results:
                 )
 
     def has(self, key: tuple[str, str, float, int]) -> bool:
-        """Whether a trial is done."""
-        return any(trial.key == key for trial in self.trials)
+        """Whether a trial is done, by its encoder, task, learning rate and seed."""
+        return any((trial.encoder, trial.task, trial.learning_rate, trial.seed) == key for trial in self.trials)
 
     def add(self, trial: Trial) -> None:
         """Note a finished trial, on disk, too."""

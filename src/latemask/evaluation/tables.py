@@ -5,7 +5,6 @@ CoNLL files → sentences: a word and its tag in every line, an empty line betwe
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,15 +14,13 @@ from typing import Any
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import sha256_of
-from latemask.text.lines import LONGEST_LINE, Line, read_lines, unpacked
-from latemask.text.sources import COMPRESSIONS, EXTENSIONS, Piece, Source, explain, find_sources
+from latemask.text.lines import LONGEST_LINE, Line, Row, csv_rows, open_arrow, read_lines, unpacked
+from latemask.text.sources import EXTENSIONS, Piece, Source, explain, find_sources, format_of
 
 _READ = ("csv", "tsv", "jsonl", "parquet", "arrow")
 _CONLL_FORMAT = "txt"  # whatever the ending is: .conll, .bio, .iob2, .txt, .tsv
 _CONLL_SHAPE = "CoNLL has a word and its tag in every line"
 _CONLLU_COLUMNS = 10
-Row = tuple[int, list[str]]
-"""The number of a line, and its fields."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,8 @@ class TableFile:
 
     def refuse_half_characters(self, text: str, row: int) -> None:
         """JSON can spell half a surrogate pair, which is no text."""
-        if not is_text(text):
+        if text != text.encode("utf-8", "ignore").decode("utf-8"):
             raise UserError(f"{self.where(row)}: half a surrogate pair in it, which is no text")
-
-
-def is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8."""
-    return text == text.encode("utf-8", "ignore").decode("utf-8")
 
 
 def place(source: Source, number: int) -> str:
@@ -82,19 +74,12 @@ def open_source(path: str | Path, format: str | None = None) -> Source:
     """Return one file by its path or URL."""
     if Path(path).is_dir():
         raise UserError(f"{printable(str(path))} is a folder; give one file")
-    if format is None and Path(path).is_file() and not _has_known_ending(Path(path)):
+    if format is None and Path(path).is_file() and format_of(str(path))[0] is None:
         raise UserError(f"{printable(str(path))}: unknown format; a file here ends in {', '.join(EXTENSIONS)}")
     (source, *more) = find_sources([path], format)
     if more:
         raise UserError(f"{path} means {len(more) + 1} files; give one")
     return source
-
-
-def _has_known_ending(path: Path) -> bool:
-    endings = [ending.lower() for ending in path.suffixes]
-    if endings and endings[-1] in COMPRESSIONS:
-        endings.pop()
-    return bool(endings) and endings[-1] in EXTENSIONS
 
 
 def checksum(source: Source) -> str | None:
@@ -124,9 +109,8 @@ def _read(source: Source) -> TableFile:
     lines = whole_lines(source)
     if source.format == "jsonl":
         return _jsonl(lines, source)
-    if source.format == "tsv":
-        return _with_header(source, split_at_tabs(lines))
-    return _with_header(source, _split_csv(lines, source))
+    rows = split_at_tabs(lines) if source.format == "tsv" else (row for row in csv_rows(lines, source) if row[1])
+    return _with_header(source, rows)
 
 
 def whole_lines(source: Source) -> Iterator[Line]:
@@ -142,18 +126,6 @@ def split_at_tabs(lines: Iterator[Line]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         if text := line.text.rstrip("\r\n"):
             yield number, text.split("\t")
-
-
-def _split_csv(lines: Iterator[Line], source: Source) -> Iterator[Row]:
-    csv.field_size_limit(LONGEST_LINE)
-    # Strict: a quote that is never closed would swallow the rest of the file without a word.
-    rows = csv.reader((line.text for line in lines), strict=True)
-    try:
-        for row in rows:
-            if row:
-                yield rows.line_num, row
-    except csv.Error as error:
-        raise UserError(f"{source.label}:{rows.line_num}: not CSV ({error})") from None
 
 
 def _with_header(source: Source, rows: Iterator[Row]) -> TableFile:
@@ -187,16 +159,11 @@ def _jsonl(lines: Iterator[Line], source: Source) -> TableFile:
 
 def _columnar(source: Source) -> TableFile:
     import pyarrow
-    from pyarrow import ipc, parquet
+    from pyarrow import parquet
 
     with source.open() as raw, unpacked(raw, source.compression) as file:
         data = pyarrow.BufferReader(file.read())
-    if source.format == "parquet":
-        table = parquet.read_table(data)
-    else:
-        is_file = data.read(6) == b"ARROW1"
-        data.seek(0)
-        table = (ipc.open_file if is_file else ipc.open_stream)(data).read_all()
+    table = parquet.read_table(data) if source.format == "parquet" else open_arrow(data)[0].read_all()
     values = [column.to_pylist() for column in table.columns]
     rows = [list(row) for row in zip(*values, strict=True)]
     return TableFile(source, list(table.column_names), rows, list(range(1, len(rows) + 1)))
@@ -231,7 +198,11 @@ def read_words(path: str | Path, word: str | None = None) -> list[list[str]]:
     """Read sentences without tags: a word in every line, alone or in the column `word`."""
     source = open_source(path, _CONLL_FORMAT)
     column = _column(word, "--text", 0)
-    return [[_word(row, column, source) for row in sentence] for sentence in _sentences(source)]
+    sentences = list(_sentences(source))
+    for number, fields in (row for sentence in sentences for row in sentence):
+        if column >= len(fields) or not fields[column]:
+            raise UserError(f"{source.label}:{number}: no word in column {column + 1}")
+    return [[fields[column] for _, fields in sentence] for sentence in sentences]
 
 
 def _sentences(source: Source) -> Iterator[list[Row]]:
@@ -260,13 +231,6 @@ def _fields(line: str, has_tabs: bool) -> list[str]:
         return []
     fields = [field.strip() for field in line.split("\t")]
     return [] if len(fields) == _CONLLU_COLUMNS and not fields[0].isdigit() else fields
-
-
-def _word(row: Row, column: int, source: Source) -> str:
-    number, fields = row
-    if column >= len(fields) or not fields[column]:
-        raise UserError(f"{source.label}:{number}: no word in column {column + 1}")
-    return fields[column]
 
 
 def _word_and_tag(fields: list[str], columns: tuple[int, int], where: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ GlueName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte",
 
 _LARGEST_NUMBER = 1e30  # its square must fit into float32
 ENTAILMENT = ("entailment", "not_entailment")
+INFERENCE = ("entailment", "neutral", "contradiction")
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,6 @@ class GlueTask:
     dev_rows: int
     dev: str = "dev"
     other_dev: str | None = None
-    hub_columns: tuple[str, str | None] | None = None
-    """What the Hub calls the text columns, where that is not what the files call them."""
 
     @property
     def kind(self) -> Kind:
@@ -49,33 +48,13 @@ GLUE: dict[str, GlueTask] = {
     for task in (
         GlueTask("cola", "CoLA", "sentence", None, "label", ("0", "1"), ("matthews",), 8551, 1043),
         GlueTask("sst2", "SST-2", "sentence", None, "label", ("0", "1"), ("accuracy",), 67349, 872),
-        GlueTask(
-            "mrpc",
-            "MRPC",
-            "#1 String",
-            "#2 String",
-            "Quality",
-            ("0", "1"),
-            ("f1", "accuracy"),
-            3668,
-            408,
-            hub_columns=("sentence1", "sentence2"),
-        ),
+        GlueTask("mrpc", "MRPC", "#1 String", "#2 String", "Quality", ("0", "1"), ("f1", "accuracy"), 3668, 408),
         GlueTask("stsb", "STS-B", "sentence1", "sentence2", "score", (), ("pearson", "spearman"), 5749, 1500),
         GlueTask("qqp", "QQP", "question1", "question2", "is_duplicate", ("0", "1"), ("f1", "accuracy"), 363846, 40430),
-        GlueTask(
-            "mnli",
-            "MNLI",
-            "sentence1",
-            "sentence2",
-            "gold_label",
-            ("entailment", "neutral", "contradiction"),
-            ("accuracy",),
-            392702,
-            9815,
+        replace(
+            GlueTask("mnli", "MNLI", "sentence1", "sentence2", "gold_label", INFERENCE, ("accuracy",), 392702, 9815),
             dev="dev_matched",
             other_dev="dev_mismatched",
-            hub_columns=("premise", "hypothesis"),
         ),
         GlueTask("qnli", "QNLI", "question", "sentence", "label", ENTAILMENT, ("accuracy",), 104743, 5463),
         GlueTask("rte", "RTE", "sentence1", "sentence2", "label", ENTAILMENT, ("accuracy",), 2490, 277),

@@ -40,11 +40,6 @@ class Prepared:
         """Rows a step."""
         return self.protocol.batch_for(len(self.splits["train"]))
 
-    @property
-    def steps_an_epoch(self) -> int:
-        """Optimizer steps of one pass."""
-        return -(-len(self.splits["train"]) // self.batch_size)
-
 
 def prepare_task(encoder: Encoder, task: Task, protocol: Protocol) -> Prepared:
     """Tokenize all splits of a task."""
@@ -112,7 +107,7 @@ def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str)
         max_grad_norm=protocol.clip,
         train_sampling_strategy="group_by_length",
         seed=seed,
-        logging_steps=max(1, prepared.steps_an_epoch * protocol.epochs // _LOGS),
+        logging_steps=max(1, protocol.steps_for(len(prepared.splits["train"])) // _LOGS),
         logging_nan_inf_filter=False,  # it would show the last good loss in place of a NaN
         eval_strategy="no",  # Judge does it: the Trainer's own would shuffle the rows to group them
         save_strategy="no",
@@ -175,17 +170,14 @@ class Judge(TrainerCallback):
         protocol = self.prepared.protocol
         is_last = protocol.select == "last"
         if is_last or not self.reported or result["score"] > self.reported["score"]:
-            self._report(model, {"epoch": number, **result})
+            self.reported = {"epoch": number, **result, "metrics": dict(result["metrics"])}
+            if self.keep:
+                self.weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+            for split in self.prepared.task.others:
+                metrics = self._measured(model, split)[0]
+                self.reported["metrics"] |= {f"{name}_{split}": value for name, value in metrics.items()}
         if not is_last and number - self.reported["epoch"] >= protocol.patience:
             control.should_training_stop = True
-
-    def _report(self, model: Any, result: dict[str, Any]) -> None:
-        self.reported = {**result, "metrics": dict(result["metrics"])}
-        if self.keep:
-            self.weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-        for split in self.prepared.task.others:
-            metrics, _ = self._measured(model, split)
-            self.reported["metrics"] |= {f"{name}_{split}": value for name, value in metrics.items()}
 
     def _scored(self, model: Any) -> dict[str, Any]:
         metrics, predictions = self._measured(model, "dev")

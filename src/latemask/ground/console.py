@@ -46,3 +46,8 @@ def json_line(value: Any) -> str:
 def printable(text: str) -> str:
     """Escape what could move the cursor, change colours or turn the writing direction of a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def one_line(error: Exception, most: int = 200) -> str:
+    """Return the beginning of what an error of somebody else's says, fit to be shown; its kind if it says nothing."""
+    return printable(" ".join(str(error).split())[:most]) or type(error).__name__

@@ -24,13 +24,9 @@ from latemask.text.workplace import report
 class _Found:
     """A shard as datatrove writes it: ids, an index of document ends, and perhaps a note of the tokenizer."""
 
-    folder: Path
+    file: Path
     name: str
     """Its path in the folder."""
-
-    @property
-    def file(self) -> Path:
-        return self.folder / self.name
 
     @property
     def label(self) -> str:
@@ -52,10 +48,6 @@ class _Found:
             return None
         name, _, size = path.read_text("utf-8", errors="replace").partition("\n")[0].rpartition("|")
         return (name, int(size)) if size in ("2", "4") else None
-
-    @property
-    def split(self) -> str:
-        return "validation" if "validation" in Path(self.name).parts[:-1] else "train"
 
     def check(self, vocabulary: Vocabulary, token_bytes: int) -> None:
         """Refuse what is damaged or was made with another tokenizer."""
@@ -86,7 +78,7 @@ def adopt_shards(folder: Path, tokenizer: str | None, validation: float, overwri
         data = PreparedData.open(folder)
         say(f"{folder} is a prepared folder already: nothing to do")
         return data
-    found = [_Found(folder, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.ds"))]
+    found = [_Found(path, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*.ds"))]
     if not found:
         raise UserError(f"{folder} holds no .ds shard of datatrove")
     given = _tokenizer(folder, found, tokenizer)
@@ -133,7 +125,8 @@ def _put_tokenizer(tokenizer: Any, folder: Path, overwrite: bool) -> None:
 def _splits(found: list[_Found], validation: float) -> dict[str, dict[str, Any]]:
     splits: dict[str, list[tuple[_Found, int, int]]] = {split: [] for split in SPLITS}
     for shard in found:
-        splits[shard.split].append((shard, 0, len(shard.ends)))
+        split = "validation" if "validation" in Path(shard.name).parts[:-1] else "train"
+        splits[split].append((shard, 0, len(shard.ends)))
     if not splits["validation"] and validation:
         splits["train"], splits["validation"] = _cut_off_end(splits["train"], validation)
     return {split: _split_record(parts) for split, parts in splits.items()}
@@ -142,8 +135,7 @@ def _splits(found: list[_Found], validation: float) -> dict[str, dict[str, Any]]
 def _cut_off_end(parts: list[tuple[_Found, int, int]], share: float) -> tuple[list[Any], list[Any]]:
     """Give the last documents, `share` of the tokens and one at least, to validation."""
     wanted = math.ceil(share * sum(int(shard.ends[-1]) for shard, _, count in parts if count))
-    train: list[Any] = list(parts)
-    held_out: list[Any] = []
+    train, held_out = list(parts), list[Any]()
     while train and wanted > 0:
         shard, first, last = train.pop()
         if first == last:

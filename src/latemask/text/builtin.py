@@ -9,6 +9,7 @@ import ast
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,7 @@ from datatrove.pipeline.readers.base import BaseReader
 
 # Dependencies (of ours or of torch) whose documentation is prose. torch and transformers themselves would add
 # 11 MB of which most repeats the same argument lists, and 40 seconds of parsing.
-PACKAGES = (
-    "accelerate",
-    "datatrove",
-    "fsspec",
-    "huggingface_hub",
-    "jinja2",
-    "jsonargparse",
-    "networkx",
-    "numpy",
-)
+PACKAGES = ("accelerate", "datatrove", "fsspec", "huggingface_hub", "jinja2", "jsonargparse", "networkx", "numpy")
 _SKIPPED_FOLDERS = frozenset({"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages"})
 _SHORTEST = 80  # characters; shorter docstrings say little beyond the function's name
 
@@ -34,13 +26,11 @@ _SHORTEST = 80  # characters; shorter docstrings say little beyond the function'
 def builtin_files() -> list[Path]:
     """Source files whose docstrings make the builtin text, in a stable order."""
     paths = sysconfig.get_paths()
-    roots = [Path(paths["stdlib"]), *(Path(paths["purelib"]) / name for name in PACKAGES)]
-    return [file for root in roots for file in _python_files(root)]
-
-
-def _python_files(root: Path) -> list[Path]:
-    files = (path for path in root.rglob("*.py") if not _SKIPPED_FOLDERS & set(path.relative_to(root).parts[:-1]))
-    return sorted(files, key=lambda path: path.relative_to(root).as_posix())
+    found: list[Path] = []
+    for root in (Path(paths["stdlib"]), *(Path(paths["purelib"]) / name for name in PACKAGES)):
+        inside = sorted((path.relative_to(root) for path in root.rglob("*.py")), key=Path.as_posix)
+        found += (root / path for path in inside if not _SKIPPED_FOLDERS & set(path.parts[:-1]))
+    return found
 
 
 class BuiltinReader(BaseReader):
@@ -54,23 +44,18 @@ class BuiltinReader(BaseReader):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         """Yield the documents, each docstring once; stop after `limit` characters if there is one."""
+        from pydoc_data.topics import topics
+
         left = self.characters_left
         seen: set[str] = set()
-        for name, parts in self._pieces():
+        help_topics = ((f"topics/{name}", [text.strip()]) for name, text in sorted(topics.items()))
+        for name, parts in chain(help_topics, ((str(path), docstrings(path)) for path in builtin_files())):
             text = "\n\n".join(part for part in parts if part not in seen)
             seen.update(parts)
             if text:
                 yield Document(text=text, id=name)
             if left is not None and (left := left - len(text)) <= 0:
                 return
-
-    def _pieces(self) -> Iterator[tuple[str, list[str]]]:
-        from pydoc_data.topics import topics
-
-        for name, text in sorted(topics.items()):
-            yield f"topics/{name}", [text.strip()]
-        for path in builtin_files():
-            yield str(path), docstrings(path)
 
 
 def docstrings(path: Path) -> list[str]:

@@ -28,12 +28,21 @@ from datatrove.pipeline.filters import LambdaFilter, LanguageFilter
 from datatrove.utils.hashing import HashConfig
 from datatrove.utils.word_tokenizers import WordTokenizer
 
+from latemask.ground.console import one_line
 from latemask.ground.errors import UserError
 from latemask.text.executors import Stage
 
 Dedup = Literal["exact", "minhash"]
 _HASHES = HashConfig(hash_fc="sha1")  # in Python itself
+_MINHASH = MinhashConfig(hash_config=_HASHES)
 _MOST_FINDERS = 64
+
+
+def _text_of(document: Document) -> str:  # datatrove reads the annotation: no lambda, no attrgetter
+    return document.text
+
+
+_EXACT = ExactDedupConfig(content_getter=_text_of, hash_config=_HASHES)
 
 
 @dataclass(frozen=True)
@@ -63,9 +72,21 @@ class Cleaning:
 
     def stages(self, documents: Callable[[], list[PipelineStep]], tasks: int, work: Path) -> list[Stage]:
         """Return what has to run over all documents before duplicates are known."""
-        if self.dedup is None:
-            return []
-        return (_exact_stages if self.dedup == "exact" else _minhash_stages)(documents, tasks, work)
+        signatures, pairs = _sub(work, "signatures"), _sub(work, "pairs")
+        duplicates, remove = _sub(work, "duplicates"), _sub(work, "remove")
+        if self.dedup == "exact":
+            finders = min(tasks, _MOST_FINDERS)
+            return [
+                Stage("hashing", [*documents(), ExactDedupSignature(signatures, _EXACT, finders)], tasks),
+                Stage("comparing", [ExactFindDedups(signatures, duplicates, _EXACT)], finders),
+            ]
+        if self.dedup == "minhash":
+            return [
+                Stage("hashing", [*documents(), MinhashDedupSignature(signatures, _MINHASH, _Words())], tasks),
+                Stage("comparing", [MinhashDedupBuckets(signatures, pairs, config=_MINHASH)], _MINHASH.num_buckets),
+                Stage("clustering", [MinhashDedupCluster(pairs, remove, config=_MINHASH)], 1),
+            ]
+        return []
 
 
 def _is_long(min_chars: int, document: Document) -> bool:
@@ -91,28 +112,11 @@ def check_language_model(language: str) -> None:
     try:
         step.model.model.predict("a few words")
     except Exception as error:  # of whatever stands between us and the file
-        reason = " ".join(str(error).split())[:150] or type(error).__name__
         raise UserError(
             f"--language: the model that tells languages apart cannot be downloaded from {step.model.MODEL_URL} "
-            f"({reason}); once it is on this machine, no connection is needed"
+            f"({one_line(error, 150)}); once it is on this machine, no connection is needed"
         ) from None
     step.model._model = None
-
-
-def _text_of(document: Document) -> str:
-    return document.text
-
-
-_EXACT = ExactDedupConfig(content_getter=_text_of, hash_config=_HASHES)
-
-
-def _exact_stages(documents: Callable[[], list[PipelineStep]], tasks: int, work: Path) -> list[Stage]:
-    finders = min(tasks, _MOST_FINDERS)
-    signatures, duplicates = _sub(work, "signatures"), _sub(work, "duplicates")
-    return [
-        Stage("hashing", [*documents(), ExactDedupSignature(signatures, _EXACT, finders)], tasks),
-        Stage("comparing", [ExactFindDedups(signatures, duplicates, _EXACT)], finders),
-    ]
 
 
 class _Words(WordTokenizer):
@@ -128,18 +132,6 @@ class _Words(WordTokenizer):
 
     def span_tokenize(self, text: str) -> list[tuple[int, int]]:
         raise NotImplementedError
-
-
-_MINHASH = MinhashConfig(hash_config=_HASHES)
-
-
-def _minhash_stages(documents: Callable[[], list[PipelineStep]], tasks: int, work: Path) -> list[Stage]:
-    signatures, pairs, remove = (_sub(work, name) for name in ("signatures", "pairs", "remove"))
-    return [
-        Stage("hashing", [*documents(), MinhashDedupSignature(signatures, _MINHASH, _Words())], tasks),
-        Stage("comparing", [MinhashDedupBuckets(signatures, pairs, config=_MINHASH)], _MINHASH.num_buckets),
-        Stage("clustering", [MinhashDedupCluster(pairs, remove, config=_MINHASH)], 1),
-    ]
 
 
 def _sub(work: Path, name: str) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -15,70 +13,40 @@ from typing import Any
 from datatrove.data import Document
 from datatrove.pipeline.readers import HuggingFaceDatasetReader
 
-from latemask.ground.console import printable, say
+from latemask.ground.console import one_line, printable, say
 from latemask.ground.errors import UserError
 from latemask.text.builtin import BuiltinReader
 from latemask.text.lines import cut
 from latemask.text.progress import Meter
 from latemask.text.reading import FilesReader, Problems, counting_adapter, documents
-from latemask.text.sources import LARGEST_GROUP, Groups, Piece, Source, group_pieces, group_size
+from latemask.text.sources import LARGEST_GROUP, Piece, Source, group_pieces, group_size
 
 
 class Corpus(ABC):
     """Documents in a number of groups that depends on the corpus alone; each is read by one task of datatrove."""
 
-    sizes: Sequence[int]
+    identity: dict[str, Any]
+    """What tells this corpus from another, or from itself at another time."""
+    sizes: list[int]
     """How much there is to read in each group, for progress: bytes or rows; zeros if nobody knows."""
-    text_sizes: Sequence[int]
+    text_sizes: list[int]
     """About how many bytes of text each holds."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> dict[str, Any]:
-        """What tells this corpus from another, or from itself at another time."""
-
-    def first_inside(self, folder: Path) -> str | None:
-        """Return the first file of the corpus that lies in `folder`."""
-        return None
 
     @abstractmethod
     def reader(self, problems: Problems, meter: Meter) -> Any:
         """Return the first step of a pipeline."""
 
 
-@dataclass(frozen=True)
 class Files(Corpus):
-    """Files, wherever they lie."""
+    """Files, wherever they lie; names, sizes and times tell them apart."""
 
-    sources: list[Source]
-    text_field: str = "text"
-
-    def first_inside(self, folder: Path) -> str | None:
-        """Return the first of the files that lies in `folder`."""
-        root = folder.resolve()
-        inside = (s.label for s in self.sources if s.is_local and Path(s.location).resolve().is_relative_to(root))
-        return next(inside, None)
-
-    @cached_property
-    def groups(self) -> Groups:
-        """The pieces of each group."""
-        return group_pieces(self.sources)
-
-    @cached_property
-    def sizes(self) -> list[int]:  # type: ignore[override]
-        """Bytes of each group."""
-        return [sum(piece.size for piece in group) for group in self.groups]
-
-    @cached_property
-    def text_sizes(self) -> list[int]:  # type: ignore[override]
-        """The same, unpacked."""
-        return [sum(piece.text_size for piece in group) for group in self.groups]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Names, sizes and times of the files, and how they are read."""
-        inputs = [{"path": s.path, "format": s.format, "bytes": s.size, "stamp": s.stamp} for s in self.sources]
-        return {"inputs": inputs, "text_field": self.text_field}
+    def __init__(self, sources: list[Source], text_field: str = "text"):
+        inputs = [{"path": s.path, "format": s.format, "bytes": s.size, "stamp": s.stamp} for s in sources]
+        self.identity = {"inputs": inputs, "text_field": text_field}
+        self.text_field = text_field
+        self.groups = group_pieces(sources)
+        self.sizes = [sum(piece.size for piece in group) for group in self.groups]
+        self.text_sizes = [sum(piece.text_size for piece in group) for group in self.groups]
 
     def reader(self, problems: Problems, meter: Meter) -> FilesReader:
         """Return the reader of the files."""
@@ -90,39 +58,37 @@ class Builtin(Corpus):
 
     def __init__(self, work: Path):
         self.file = (work / "builtin.jsonl").absolute()
+        self.identity = {"builtin": True}  # there is only one
         self.sizes = self.text_sizes = [1]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """There is only one."""
-        return {"builtin": True}
 
     def reader(self, problems: Problems, meter: Meter) -> FilesReader:
         """Collect the text if it is not there yet, and return its reader."""
         if not self.file.exists():
-            self._collect()
+            say("collecting the documentation that is on this machine")
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.file.with_suffix(".part")
+            with aside.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"text": document.text}) + "\n" for document in BuiltinReader().run())
+            aside.replace(self.file)
         size = self.file.stat().st_size
         self.sizes = self.text_sizes = [size]
         source = Source("builtin text", str(self.file), True, "jsonl", None, size, "")
         return FilesReader([[Piece(source)]], problems, meter)
-
-    def _collect(self) -> None:
-        say("collecting the documentation that is on this machine")
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.file.with_suffix(".part")
-        with aside.open("w", encoding="utf-8") as file:
-            for document in BuiltinReader().run():
-                file.write(json.dumps({"text": document.text}) + "\n")
-        aside.replace(self.file)
 
 
 class HubDataset(Corpus):
     """A dataset of the Hugging Face Hub, or a local folder that `datasets` understands."""
 
     def __init__(self, name: str, config: str | None, split: str, streaming: bool, text_field: str):
+        import datasets
+
         self.name, self.streaming, self.text_field = name, streaming, text_field
         self.options = {"split": split, **({"name": config} if config else {})}
-        dataset = self._load()
+        datasets.disable_progress_bars()
+        try:
+            dataset: Any = datasets.load_dataset(name, **self.options, streaming=streaming)
+        except Exception as error:  # datasets and the Hub's client have many kinds for "not there"
+            raise UserError(f"the dataset '{printable(name)}' cannot be loaded: {one_line(error)}") from None
         if text_field not in (dataset.column_names or [text_field]):
             raise UserError(
                 f"the dataset '{printable(name)}' has no column '{text_field}'; it has "
@@ -131,37 +97,17 @@ class HubDataset(Corpus):
         if streaming:
             self.sizes = [0] * max(1, dataset.num_shards)
             self.text_sizes = [LARGEST_GROUP] * len(self.sizes)
-            self.fingerprint = ""
         else:
             groups = max(1, math.ceil(dataset.data.nbytes / group_size(dataset.data.nbytes)))
             self.sizes = [len(range(rank, len(dataset), groups)) for rank in range(groups)]
             self.text_sizes = [dataset.data.nbytes // groups] * groups
-            self.fingerprint = f"{len(dataset)} rows, {dataset.data.nbytes} bytes"
-
-    def _load(self) -> Any:
-        import datasets
-
-        datasets.disable_progress_bars()
-        try:
-            return datasets.load_dataset(self.name, **self.options, streaming=self.streaming)
-        except Exception as error:  # datasets and the Hub's client have many kinds for "not there"
-            reason = printable(" ".join(str(error).split())[:200])
-            raise UserError(f"the dataset '{printable(self.name)}' cannot be loaded: {reason}") from None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Its name, options and size."""
-        return {
-            "hf_dataset": self.name,
-            **self.options,
-            "streaming": self.streaming,
-            "size": self.fingerprint,
-            "text_field": self.text_field,
-        }
+        size = "" if streaming else f"{len(dataset)} rows, {dataset.data.nbytes} bytes"
+        known = {"streaming": streaming, "size": size, "text_field": text_field}
+        self.identity = {"hf_dataset": name, **self.options, **known}
 
     def reader(self, problems: Problems, meter: Meter) -> HubReader:
         """Return datatrove's reader of the dataset."""
-        return HubReader(self.name, self.options, self.streaming, problems, meter, self.text_field)
+        return HubReader(self, problems, meter)
 
 
 class HubReader(HuggingFaceDatasetReader):
@@ -169,16 +115,8 @@ class HubReader(HuggingFaceDatasetReader):
 
     name = "🤗 latemask dataset"
 
-    def __init__(
-        self,
-        dataset: str,
-        options: dict[str, Any],
-        streaming: bool,
-        problems: Problems,
-        meter: Meter,
-        text_field: str,
-    ):
-        super().__init__(dataset, options, streaming, text_key=text_field)
+    def __init__(self, corpus: HubDataset, problems: Problems, meter: Meter):
+        super().__init__(corpus.name, corpus.options, corpus.streaming, text_key=corpus.text_field)
         self.problems = problems
         self.meter = meter
 

@@ -54,9 +54,8 @@ class Execution:
     def check(self) -> None:
         """Refuse at once what would fail later."""
         if self.where == "slurm" and (missing := {"partition", "time"} - set(self.options)):
-            raise UserError(
-                "--executor slurm needs " + " ".join(f"--executor-option {name}=…" for name in sorted(missing))
-            )
+            needed = " ".join(f"--executor-option {name}=…" for name in sorted(missing))
+            raise UserError(f"--executor slurm needs {needed}")
         if self.where == "slurm" and shutil.which("sbatch") is None:
             raise UserError("--executor slurm: there is no sbatch on this machine")
         if self.where == "ray" and importlib.util.find_spec("ray") is None:
@@ -65,9 +64,8 @@ class Execution:
     @property
     def local_workers(self) -> int:
         """How many processes and threads to use on this machine."""
-        return self.workers or (
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        )
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return self.workers or cores or 1
 
     @contextmanager
     def threads(self) -> Iterator[None]:
@@ -116,9 +114,8 @@ class Execution:
             raise UserError(f"--executor slurm: sbatch refused the job (exit code {error.returncode})") from None
 
     def _run_on_ray(self, stage: Stage, folder: str) -> None:
-        executor = RayPipelineExecutor(
-            stage.pipeline, stage.tasks, self.workers or -1, logging_dir=folder, **self.options
-        )
+        options = {"workers": self.workers or -1, "logging_dir": folder, **self.options}
+        executor = RayPipelineExecutor(stage.pipeline, stage.tasks, **options)
         executor.run()
         if left := executor.get_incomplete_ranks():
             raise UserError(
@@ -137,6 +134,7 @@ def executor_options(where: Where, given: Sequence[str]) -> dict[str, Any]:
         raise UserError("--executor-option is for --executor slurm or ray")
     parameters = inspect.signature(executor.__init__).parameters if executor else {}
     valid = {name: parameter.default for name, parameter in parameters.items() if name not in _OURS}
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     options: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -145,17 +143,12 @@ def executor_options(where: Where, given: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--executor-option {text}: write NAME=VALUE")
         if name not in valid:
             raise UserError(f"--executor-option: {where} has no option '{name}'{nearest(name, valid)}")
-        options[name] = _as_declared(name, value, valid[name])
+        declared = type(valid[name]) if isinstance(valid[name], (bool, int, float)) else str
+        try:
+            options[name] = words[value.lower()] if declared is bool else declared(value)
+        except (KeyError, ValueError):
+            raise UserError(f"--executor-option {name} must be {declared.__name__}, not '{value}'") from None
     return options
-
-
-def _as_declared(name: str, value: str, default: Any) -> Any:
-    declared = type(default) if isinstance(default, (bool, int, float)) else str
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    try:
-        return words[value.lower()] if declared is bool else declared(value)
-    except (KeyError, ValueError):
-        raise UserError(f"--executor-option {name} must be {declared.__name__}, not '{value}'") from None
 
 
 class LocalExecutor(LocalPipelineExecutor):
@@ -218,20 +211,18 @@ _worker: LocalExecutor
 
 
 def _start_worker(executor: LocalExecutor, lifeline: Any, threads: int) -> None:
+    def end_with_parent() -> None:
+        try:
+            lifeline.recv()  # waits until the parent closes its end of the pipe, by will or by dying
+        except EOFError:
+            os._exit(1)
+
     global _worker
     _worker = executor
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     datatrove_logger.disable("datatrove")
     os.environ[_THREADS] = str(threads)
-    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-
-
-def _end_with_parent(lifeline: Any) -> None:
-    """Wait until the parent closes its end of the pipe, by will or by dying, and stop at once."""
-    try:
-        lifeline.recv()
-    except EOFError:
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _run_rank(rank: int) -> int:

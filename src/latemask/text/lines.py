@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 import lzma
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,10 @@ _BUFFER = 1 << 20
 _LINES_BETWEEN_REPORTS = 1000
 _TEXT_CONTROLS = frozenset(b"\t\n\r\f\v\b\x1b")
 _BINARY_SHARE = 0.05  # a stray NUL is survived, a file full of control bytes is not text
+
+
+Row = tuple[int, list[str]]
+"""The number of a line, and its fields."""
 
 
 class Line(NamedTuple):
@@ -62,6 +67,29 @@ def read_lines(piece: Piece, report: Callable[[int], None] = lambda _: None) -> 
             if number % _LINES_BETWEEN_REPORTS == 0:
                 report(raw.tell() - piece.start)
         _decoded(decoder, b"", f"{source.label}: the last line")
+
+
+def csv_rows(lines: Iterable[Line], source: Source) -> Iterator[Row]:
+    """Yield the rows of a CSV or TSV file, empty ones, too."""
+    csv.field_size_limit(LONGEST_LINE)
+    # TSV as IANA defines it: no quoting, a quote is a character.
+    dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if source.format == "tsv" else {}
+    # Strict: a quote that is never closed would swallow the rest of the file without a word.
+    rows = csv.reader((line.text for line in lines), strict=True, **dialect)
+    try:
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise UserError(f"{source.label}:{rows.line_num}: not {source.format.upper()} ({error})") from None
+
+
+def open_arrow(file: Any) -> tuple[Any, bool]:
+    """Return pyarrow's reader of an Arrow file, and whether it is a stream."""
+    from pyarrow import ipc
+
+    is_stream = file.read(6) != b"ARROW1"
+    file.seek(0)
+    return (ipc.open_stream if is_stream else ipc.open_file)(file), is_stream
 
 
 def _skip_to(start: int, file: Any) -> int:

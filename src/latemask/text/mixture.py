@@ -33,15 +33,18 @@ class Mixture:
         given = [given] if isinstance(given, (str, Path)) else given
         if not given:
             raise UserError("say which data: --data FOLDER")
-        named = [_folder_and_weight(str(item)) for item in given]
-        parts = tuple(PreparedData.open(folder, verify=verify, everything=everything) for folder, _ in named)
-        _check_same_tokenizer(parts)
-        weights = [weight for _, weight in named]
+        folders, weights = zip(*(_folder_and_weight(str(item)) for item in given), strict=True)
+        parts = tuple(PreparedData.open(folder, verify=verify, everything=everything) for folder in folders)
+        first, *others = parts
+        for other in others:
+            if other.vocabulary != first.vocabulary or other.tokenizer.get_vocab() != first.tokenizer.get_vocab():
+                raise UserError(
+                    f"{other.folder} and {first.folder} were prepared with different tokenizers; prepare one with "
+                    f"--tokenizer {first.tokenizer_folder}"
+                )
         if None in weights and any(weights):
             raise UserError("give every --data a weight (FOLDER:WEIGHT) or none")
-        sizes = [
-            part.tokens("train") if weight is None else weight for part, weight in zip(parts, weights, strict=True)
-        ]
+        sizes = [part.tokens("train") for part in parts] if None in weights else weights
         if not sum(sizes):
             raise UserError(f"{', '.join(str(part.folder) for part in parts)}: no tokens to train on")
         return cls(parts, shares(sizes))
@@ -76,10 +79,15 @@ class Mixture:
     @property
     def record(self) -> dict[str, Any]:
         """What a run notes of its data, so that it can be told from others when the data is gone."""
+        several = {
+            f"{number}:{weight!r}:{name}": checksum
+            for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True))
+            for name, checksum in part.fingerprint.items()
+        }
         return {
             "folder": self.label,
             "tokenizer": str(self.tokenizer_folder.resolve()),
-            "fingerprint": self._fingerprint,
+            "fingerprint": several if len(self.parts) > 1 else self.parts[0].fingerprint,
             "documents": sum(part.manifest["splits"]["train"]["documents"] for part in self.parts),
             "tokens": self.tokens,
             "vocabulary": self.vocabulary.size,
@@ -91,21 +99,11 @@ class Mixture:
         """Tokens to train on."""
         return sum(part.tokens("train") for part in self.parts)
 
-    @property
-    def _fingerprint(self) -> dict[str, str]:
-        if len(self.parts) == 1:
-            return self.parts[0].fingerprint
-        return {
-            f"{number}:{weight!r}:{name}": checksum
-            for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True))
-            for name, checksum in part.fingerprint.items()
-        }
-
     def rows(self, split: str, length: int) -> tuple[list[TokenRows], list[float]]:
         """Return the rows of each part that has any in `split`, and their weights."""
-        rows = [part.rows(split, length) for part in self.parts]
-        present = [(part, weight) for part, weight in zip(rows, self.weights, strict=True) if len(part)]
-        return [part for part, _ in present], [weight for _, weight in present]
+        pairs = zip((part.rows(split, length) for part in self.parts), self.weights, strict=True)
+        present = [(rows, weight) for rows, weight in pairs if len(rows)]
+        return [rows for rows, _ in present], [weight for _, weight in present]
 
 
 def shares(weights: Sequence[float]) -> tuple[float, ...]:
@@ -128,13 +126,3 @@ def _folder_and_weight(given: str) -> tuple[Path, float | None]:
     if not 0 < weight < math.inf:
         raise UserError(f"--data {given}: a weight is a number above 0")
     return Path(folder), weight
-
-
-def _check_same_tokenizer(parts: Sequence[PreparedData]) -> None:
-    first, *others = parts
-    for other in others:
-        if other.vocabulary != first.vocabulary or other.tokenizer.get_vocab() != first.tokenizer.get_vocab():
-            raise UserError(
-                f"{other.folder} and {first.folder} were prepared with different tokenizers; prepare one with "
-                f"--tokenizer {first.tokenizer_folder}"
-            )

@@ -26,6 +26,7 @@ from latemask.text.tokenizer import (
     READ_PER_SAMPLED,
     TokenizerPlan,
     evenly_spread,
+    fill_vocabulary,
     load_tokenizer,
     sample,
     save_tokenizer,
@@ -50,13 +51,8 @@ class Preparation:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What decides the result, and is compared to tell whether it is there already."""
-        return {
-            **self.corpus.identity,
-            **asdict(self.cleaning),
-            **self.tokenizer.settings,
-            "validation": self.validation,
-            "strict": self.strict,
-        }
+        known = {**self.corpus.identity, **asdict(self.cleaning), **self.tokenizer.settings}
+        return {**known, "validation": self.validation, "strict": self.strict}
 
     @property
     def place(self) -> Workplace:
@@ -84,7 +80,10 @@ class Preparation:
             self.place.clear_unfinished()
         else:
             self.place.start(settings)
-        self._make_tokenizer()
+        if not (self.out / "tokenizer").is_dir():  # whole where it is, because it was moved there
+            aside = self.place.folder / "tokenizer"
+            save_tokenizer(self.tokenizer.reused or self._trained_tokenizer(), aside)
+            aside.rename(self.out / "tokenizer")
         stages, finish = self._stages()
         if execution.where == "slurm":
             execution.run([*stages, Stage("finishing", [finish], 1)], self.place.folder, self.corpus.sizes)
@@ -95,28 +94,20 @@ class Preparation:
         execution.run(stages, self.place.folder, self.corpus.sizes)
         return finish.run()
 
-    def _make_tokenizer(self) -> None:
-        folder = self.out / "tokenizer"
-        if folder.is_dir():  # whole, because it was moved there
-            return
-        aside = self.place.folder / "tokenizer"
-        save_tokenizer(self.tokenizer.reused or self.tokenizer.train(self._sample()), aside)
-        aside.rename(folder)
-
-    def _sample(self) -> list[str]:
+    def _trained_tokenizer(self) -> Any:
+        plan, problems = self.tokenizer, Problems(self.strict)
         meter = Meter(self.place.folder / "progress" / "sampling")
-        problems = Problems(self.strict)
         reader = self.corpus.reader(problems, meter)
-        ranks = evenly_spread(self.corpus.text_sizes, READ_PER_SAMPLED * self.tokenizer.sample_bytes)
+        ranks = evenly_spread(self.corpus.text_sizes, READ_PER_SAMPLED * plan.sample_bytes)
         filters = self.cleaning.filters()
         chosen = set(ranks)
         sizes = [size if rank in chosen else 0 for rank, size in enumerate(self.corpus.sizes)]
         with ProgressWatch("sampling", sizes, meter.folder) as watch:
-            texts = sample(self._texts(reader, filters, ranks, watch), self.tokenizer.sample_bytes)
+            texts = sample(self._texts(reader, filters, ranks, watch), plan.sample_bytes)
         if not texts:
             raise no_text(problems, dropped_by(filters))
         say(f"training a tokenizer on {sum(map(len, texts)) / 1e6:,.1f} M characters")
-        return texts
+        return fill_vocabulary(texts, plan.vocab_size, plan.normalize)
 
     def _texts(self, reader: Any, filters: list[PipelineStep], ranks: list[int], watch: ProgressWatch) -> Iterator[str]:
         for rank in ranks:
@@ -136,15 +127,10 @@ class Preparation:
 
         before = self.cleaning.stages(lambda: documents("hashing"), tasks, work)
         reader, *cleaning = [*documents("tokenizing"), *self.cleaning.duplicate_filter(work)]
-        writer = ShardWriter(
-            self.out,
-            work,
-            (self.out / "tokenizer" / "tokenizer.json").absolute(),
-            tokenizer.convert_ids_to_tokens(vocabulary_of(tokenizer).eos),
-            validation_limit=int(self.validation * 2**64),
-            problems=problems,
-            cleaning=cleaning,
-        )
+        file = (self.out / "tokenizer" / "tokenizer.json").absolute()
+        eos = tokenizer.convert_ids_to_tokens(vocabulary_of(tokenizer).eos)
+        limit = int(self.validation * 2**64)
+        writer = ShardWriter(self.out, work, file, eos, validation_limit=limit, problems=problems, cleaning=cleaning)
         pipeline = [reader, *cleaning, writer]
         return [*before, Stage("tokenizing", pipeline, tasks)], Finish(self.out, self.settings, pipeline, tasks)
 

@@ -45,15 +45,8 @@ class PreparedData:
         if manifest is None:
             missing = "no such folder" if not folder.is_dir() else f"no {MANIFEST} in it: not prepared, or not finished"
             raise UserError(f"{folder}: {missing}; run: latemask prepare INPUT... --out {folder}")
-        data = cls(folder, manifest)
-        data._check_sizes()
-        if verify:
-            data._verify(everything)
-        return data
-
-    def _check_sizes(self) -> None:
-        for name, expected in self.manifest["files"].items():
-            path = self.folder / name
+        for name, expected in manifest["files"].items():
+            path = folder / name
             if not path.is_file():
                 raise UserError(f"{path} is missing; prepare the data again (--overwrite)")
             if (size := path.stat().st_size) != expected["bytes"]:
@@ -61,14 +54,13 @@ class PreparedData:
                     f"{path} has {size} bytes instead of {expected['bytes']}: cut short or changed; "
                     "prepare the data again (--overwrite)"
                 )
-
-    def _verify(self, everything: bool) -> None:
-        """Compare files with their checksums: all, or those that look otherwise than when they last matched."""
-        stamps = {name: stamp(self.folder / name) for name in self.manifest["files"]}
-        matched = {} if everything else _read_note(self.folder, self.manifest)
-        if unknown := [name for name in stamps if stamps[name] != matched.get(name)]:
-            _compare_checksums({self.folder / name: self.manifest["files"][name] for name in unknown})
-            _write_note(self.folder, self.manifest, stamps)
+        if verify:
+            stamps = {name: stamp(folder / name) for name in manifest["files"]}
+            matched = {} if everything else _read_note(folder, manifest)
+            if unknown := [name for name in stamps if stamps[name] != matched.get(name)]:
+                _compare_checksums({folder / name: manifest["files"][name] for name in unknown})
+                _write_note(folder, manifest, stamps)
+        return cls(folder, manifest)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -193,24 +185,20 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         manifest = json.loads(path.read_text("utf-8"))
-        found = manifest["format"]
-        if found == FORMAT:
-            if manifest.pop("sha256") != json_digest(manifest):
-                raise ValueError
-            _check_shape(manifest)
+        if (found := manifest["format"]) != FORMAT:
+            other = f"has format {found}, this latemask reads {FORMAT}"
+            raise UserError(f"{path} {other}; prepare the data again (--overwrite)")
+        if manifest.pop("sha256") != json_digest(manifest):
+            raise ValueError
+        _check_shape(manifest)
     except (ValueError, LookupError, TypeError, AttributeError, OSError):
         raise UserError(f"{path} is damaged; prepare the data again (--overwrite)") from None
-    if found != FORMAT:
-        raise UserError(
-            f"{path} has format {found}, this latemask reads {FORMAT}; prepare the data again (--overwrite)"
-        )
     return manifest
 
 
 def _check_shape(manifest: dict[str, Any]) -> None:
     """Raise something where the manifest is not one that `prepare` writes: it may have been edited or torn."""
-    record = manifest["tokenizer"]
-    vocabulary = Vocabulary(**{**record, "special": tuple(record["special"])})
+    vocabulary = PreparedData(Path(), manifest).vocabulary
     ids = (vocabulary.bos, vocabulary.eos, vocabulary.pad, vocabulary.mask, *vocabulary.special)
     if not all(0 <= number < vocabulary.size for number in ids) or manifest["token_bytes"] not in (2, 4):
         raise ValueError

@@ -101,18 +101,16 @@ def prepare(
     corpus: Corpus
     if hf_dataset:
         corpus = HubDataset(hf_dataset, hf_config, hf_split, streaming, text_field)
+    elif builtin:
+        corpus = Builtin(out / FOLDER)
     else:
-        corpus = Builtin(out / FOLDER) if builtin else Files(find_sources(inputs, format), text_field)
-    if inside := corpus.first_inside(out):
-        raise UserError(f"{inside} lies in --out {out}, where the result goes; choose another --out")
-    preparation = Preparation(
-        out=out,
-        corpus=corpus,
-        cleaning=Cleaning(min_chars, language, dedup),
-        tokenizer=TokenizerPlan(vocab_size, tokenizer, _bytes(tokenizer_sample), normalize),
-        validation=validation,
-        strict=strict,
-    )
+        sources, root = find_sources(inputs, format), out.resolve()
+        for source in sources:
+            if source.is_local and Path(source.location).resolve().is_relative_to(root):
+                raise UserError(f"{source.label} lies in --out {out}, where the result goes; choose another --out")
+        corpus = Files(sources, text_field)
+    plan = TokenizerPlan(vocab_size, tokenizer, _bytes(tokenizer_sample), normalize)
+    preparation = Preparation(out, corpus, Cleaning(min_chars, language, dedup), plan, validation, strict)
     if done := _already_done(out, preparation.settings, overwrite):
         return done
     _refuse_foreign(out, overwrite)

@@ -69,18 +69,15 @@ class ProgressWatch(AbstractContextManager["ProgressWatch"]):
     def __exit__(self, *failure: Any) -> None:
         self.ended.set()
         self.thread.join()
-        self._update()
+        self.bar.update(self.task, completed=self.done())
         self.bar.stop()
 
     def _follow(self) -> None:
         while not self.ended.wait(_SECONDS_BETWEEN_NUMBERS):
-            self._update()
+            self.bar.update(self.task, completed=self.done())
             if self.bar.disable and time.monotonic() - self.last_line > _SECONDS_BETWEEN_LINES:
                 say(self._line())
                 self.last_line = time.monotonic()
-
-    def _update(self) -> None:
-        self.bar.update(self.task, completed=self.done())
 
     def _line(self) -> str:
         done = self.done()

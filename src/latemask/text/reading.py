@@ -6,7 +6,6 @@ number, know no tabs, and hold a line of any length in memory: ours name it, cou
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import itertools
 import json
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from datatrove.data import Document
 from datatrove.io import DataFolder
@@ -24,7 +23,7 @@ from datatrove.pipeline.readers import IpcReader, ParquetReader
 from datatrove.pipeline.readers.base import BaseReader
 
 from latemask.ground.errors import UserError
-from latemask.text.lines import LONGEST_LINE, Line, Section, cut, paragraphs, read_lines, unpacked
+from latemask.text.lines import LONGEST_LINE, Line, Section, csv_rows, cut, open_arrow, paragraphs, read_lines, unpacked
 from latemask.text.progress import Meter
 from latemask.text.sources import Groups, Piece, Source, explain
 
@@ -107,43 +106,50 @@ class FilesReader(BaseReader):
                 while not next(lines, line._replace(is_whole=True)).is_whole:
                     pass
             elif line.text.strip():
-                yield from self._usable(line.where, *_json_text(line.text, self.text_key))
+                try:
+                    record = json.loads(line.text)
+                except (ValueError, RecursionError):
+                    self.problems.add(line.where, "not JSON")
+                    continue
+                text = record.get(self.text_key) if isinstance(record, dict) else None
+                yield from self._usable(line.where, text)
 
     def _csv(self, lines: Iterator[Line], source: Source) -> Iterator[str]:
-        csv.field_size_limit(LONGEST_LINE)
-        # TSV as IANA defines it: no quoting, a quote is a character.
-        dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if source.format == "tsv" else {}
-        # Strict: a quote that is never closed would swallow the rest of the file without a word.
-        rows = csv.reader((line.text for line in lines), strict=True, **dialect)
-        try:
-            column = _column(next(rows, []), self.text_key, source)
-            for row in filter(None, rows):
-                text = row[column] if column < len(row) else None
-                yield from self._usable(f"{source.label}:{rows.line_num}", *checked(text, self.text_key))
-        except csv.Error as error:
-            raise UserError(f"{source.label}:{rows.line_num}: not {source.format.upper()} ({error})") from None
+        rows = csv_rows(lines, source)
+        _, columns = next(rows, (0, []))
+        column = _column(columns, self.text_key, source)
+        for number, row in rows:
+            if row:
+                yield from self._usable(f"{source.label}:{number}", row[column] if column < len(row) else None)
 
-    def _usable(self, where: str, problem: str | None, text: str) -> Iterator[str]:
+    def _usable(self, where: str, value: Any) -> Iterator[str]:
+        problem, text = checked(value, self.text_key)
         if problem:
             self.problems.add(where, problem)
         else:
             yield text
 
     def _columnar(self, piece: Piece) -> Iterator[str]:
+        from pyarrow import parquet
+
         source = piece.source
         with _seekable(source) as (folder, name):
-            with folder.open(name, "rb") as file:
-                table = _Columns.of(file, source.format)
-            _column(table.columns, self.text_key, source)
             adapter = counting_adapter(self.text_key, self.problems, source.label)
-            reader: Any = (
-                ParquetReader(folder, adapter=adapter, text_key=self.text_key, read_metadata=False)
-                if source.format == "parquet"
-                else IpcReader(folder, adapter=adapter, text_key=self.text_key, stream=table.is_stream)
-            )
+            common: dict[str, Any] = {"adapter": adapter, "text_key": self.text_key}
+            reader: Any
+            with folder.open(name, "rb") as file:
+                if source.format == "parquet":
+                    metadata = parquet.read_metadata(file)
+                    names, rows = metadata.schema.to_arrow_schema().names, metadata.num_rows
+                    reader = ParquetReader(folder, read_metadata=False, **common)
+                else:
+                    table, is_stream = open_arrow(file)
+                    names, rows = table.schema.names, 0
+                    reader = IpcReader(folder, stream=is_stream, **common)
+            _column(list(names), self.text_key, source)
             for number, document in enumerate(reader.read_file(name)):
                 yield document.text
-                self.meter.show(piece.size * number // table.rows if table.rows else 0)
+                self.meter.show(piece.size * number // rows if rows else 0)
 
 
 def documents(sections: Iterable[Section], name: str) -> Iterator[Document]:
@@ -192,25 +198,6 @@ def _seekable(source: Source) -> Iterator[tuple[DataFolder, str]]:
         yield DataFolder(folder), "unpacked"
 
 
-class _Columns(NamedTuple):
-    """What a Parquet or Arrow file says of itself."""
-
-    columns: list[str]
-    rows: int | None
-    is_stream: bool
-
-    @classmethod
-    def of(cls, file: Any, format: str) -> _Columns:
-        from pyarrow import ipc, parquet
-
-        if format == "parquet":
-            metadata = parquet.read_metadata(file)
-            return cls(list(metadata.schema.to_arrow_schema().names), metadata.num_rows, False)
-        is_stream = file.read(6) != b"ARROW1"
-        file.seek(0)
-        return cls(list((ipc.open_stream if is_stream else ipc.open_file)(file).schema.names), None, is_stream)
-
-
 def _column(columns: list[str], wanted: str, source: Source) -> int:
     if wanted not in columns:
         raise UserError(
@@ -218,15 +205,6 @@ def _column(columns: list[str], wanted: str, source: Source) -> int:
             "Say which holds the text: --text-field"
         )
     return columns.index(wanted)
-
-
-def _json_text(line: str, text_field: str) -> tuple[str | None, str]:
-    """Return (what is wrong, the text) of one JSONL line."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return "not JSON", ""
-    return checked(record.get(text_field) if isinstance(record, dict) else None, text_field)
 
 
 def checked(text: Any, text_field: str) -> tuple[str | None, str]:

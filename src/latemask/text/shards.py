@@ -72,7 +72,7 @@ class Ledger:
     def parts(self, rank: int) -> list[PartRecord]:
         """Return the sealed parts of a task, in order."""
         found: list[PartRecord] = []
-        while (path := self._part(rank, len(found))).is_file():
+        while (path := self.folder / f"{shard_name(rank, len(found))}.json").is_file():
             found.append(PartRecord(**json.loads(path.read_text("utf-8"))))
         return found
 
@@ -80,23 +80,15 @@ class Ledger:
         """Return the record of a finished task."""
         return TaskRecord(**json.loads((self.folder / f"{rank:05d}.json").read_text("utf-8")))
 
-    def seal(self, rank: int, part: int, record: PartRecord) -> None:
-        """Say that a part is whole."""
+    def seal(self, name: str, record: PartRecord | TaskRecord) -> None:
+        """Say that a part is whole, by the name of its shards, or that a task is done, by its number."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self._part(rank, part), asdict(record))
-
-    def finish(self, rank: int, record: TaskRecord) -> None:
-        """Say that a task is done."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.folder / f"{rank:05d}.json", asdict(record))
+        write_json_atomically(self.folder / f"{name}.json", asdict(record))
 
     def forget(self, rank: int) -> None:
         """Let a task be done again."""
         for path in self.folder.glob(f"{rank:05d}*.json"):
             path.unlink()
-
-    def _part(self, rank: int, part: int) -> Path:
-        return self.folder / f"{shard_name(rank, part)}.json"
 
 
 def shard_name(rank: int, part: int) -> str:
@@ -159,7 +151,7 @@ class ShardWriter(PipelineStepWithTokenizer):
             part.seal(rank, number)
             number += 1
         record = TaskRecord(number, self.problems.count, self.problems.examples, dropped_by(self.cleaning))
-        self.ledger.finish(rank, record)
+        self.ledger.seal(f"{rank:05d}", record)
 
 
 def dropped_by(steps: Sequence[PipelineStep]) -> dict[str, int]:
@@ -180,8 +172,7 @@ def _load_tokenizer(file: Path, modified_ns: int, eos_token: str) -> Any:
 
 def _batches(documents: Iterator[Document], characters: int) -> Iterator[list[Document]]:
     """Yield as much at a time as is worth a call of the tokenizer."""
-    batch: list[Document] = []
-    size = 0
+    batch, size = [], 0
     for document in documents:
         batch.append(document)
         size += len(document.text)
@@ -202,9 +193,8 @@ class _Part:
         writing.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(dir=writing))
         self.dtype = np.dtype(f"<u{writer.token_size}")
-        self.files = {
-            split: TokenizedFile(str(self.folder), f"{split}.ds", token_size=writer.token_size) for split in SPLITS
-        }
+        size = writer.token_size
+        self.files = {split: TokenizedFile(str(self.folder), f"{split}.ds", token_size=size) for split in SPLITS}
 
     @property
     def tokens(self) -> int:
@@ -226,21 +216,16 @@ class _Part:
             record.largest_hash = max(record.largest_hash, drawn)
 
     def seal(self, rank: int, number: int) -> None:
-        """Put the files in their place, then say so."""
+        """Put the files in their place, synced, note their checksums and what they look like there, then say so."""
         for split, file in self.files.items():
             file.close()
-            if self.record.documents[split]:
-                for ending in (".ds", ".ds.index"):
-                    name = f"{split}/{shard_name(rank, number)}{ending}"
-                    self._place(self.folder / f"{split}{ending}", name)
-        self.writer.ledger.seal(rank, number, self.record)
+            for ending in (".ds", ".ds.index") if self.record.documents[split] else ():
+                name = f"{split}/{shard_name(rank, number)}{ending}"
+                source, target = self.folder / f"{split}{ending}", self.writer.out / name
+                sync(source)
+                self.record.files[name] = file_record(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source.replace(target)
+                self.record.stamps[name] = stamp(target)
+        self.writer.ledger.seal(shard_name(rank, number), self.record)
         shutil.rmtree(self.folder)
-
-    def _place(self, source: Path, name: str) -> None:
-        """Move a file where it belongs, synced, and note its checksum and what it looks like there."""
-        target = self.writer.out / name
-        sync(source)
-        self.record.files[name] = file_record(source)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        source.replace(target)
-        self.record.stamps[name] = stamp(target)

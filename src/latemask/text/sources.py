@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from latemask.ground.console import printable, say
+from latemask.ground.console import one_line, printable, say
 from latemask.ground.errors import UserError
 
 EXTENSIONS = {
@@ -85,13 +85,13 @@ def find_sources(inputs: Sequence[str | Path], format: str | None = None) -> lis
 def _file_system(location: str) -> tuple[AbstractFileSystem, str]:
     if not _URL.match(location):
         return LocalFileSystem(), location
-    protocol = location.split(":")[0]
     try:
         return url_to_fs(location)
     except ImportError as error:
+        protocol = location.split(":")[0]
         raise UserError(f"{printable(location)}: reading {protocol}:// needs one more package ({error})") from None
     except Exception as error:  # whatever a file system's client raises
-        raise UserError(f"{printable(location)}: cannot be opened ({_line(error)})") from None
+        raise UserError(f"{printable(location)}: cannot be opened ({one_line(error)})") from None
 
 
 def _expand(given: str, format: str | None) -> list[Source]:
@@ -104,10 +104,10 @@ def _expand(given: str, format: str | None) -> list[Source]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{printable(given)}: cannot be listed ({_line(error)})") from None
+        raise UserError(f"{printable(given)}: cannot be listed ({one_line(error)})") from None
     if names is None:
         raise UserError(f"{printable(given)}: no such file or folder" + (", or not reachable" * is_url))
-    candidates = (_source(file_system, name, _shown(given, file_system, name), named, format) for name in names)
+    candidates = (_source(file_system, name, given, named, format) for name in names)
     found = [source for source in candidates if source is not None]
     if not found and named:
         raise UserError(f"{printable(given)}: unknown format; latemask reads {_READABLE}. Say which with --format")
@@ -133,34 +133,30 @@ def _matches(file_system: AbstractFileSystem, path: str) -> tuple[list[str] | No
     return None, False
 
 
-def _shown(given: str, file_system: AbstractFileSystem, name: str) -> str:
-    """Return a found file the way the user would write it."""
-    if isinstance(file_system, LocalFileSystem):
-        return name if Path(given).is_absolute() else os.path.relpath(name)
-    return file_system.unstrip_protocol(name)
-
-
-def _source(file_system: AbstractFileSystem, name: str, shown: str, named: bool, format: str | None) -> Source | None:
+def format_of(name: str) -> tuple[str | None, str | None]:
+    """Return format and compression of a file, by the endings of its name."""
     endings = PurePosixPath(name.lower()).suffixes
     compression = COMPRESSIONS.get(endings[-1]) if endings else None
-    format = format or EXTENSIONS.get("".join(endings[:-1][-1:] if compression else endings[-1:]))
-    if format is None:
+    return EXTENSIONS.get("".join(endings[:-1][-1:] if compression else endings[-1:])), compression
+
+
+def _source(file_system: AbstractFileSystem, name: str, given: str, named: bool, format: str | None) -> Source | None:
+    by_name, compression = format_of(name)
+    if (format := format or by_name) is None:
         return None
-    location = name if isinstance(file_system, LocalFileSystem) else file_system.unstrip_protocol(name)
+    is_local = isinstance(file_system, LocalFileSystem)
+    location = name if is_local else file_system.unstrip_protocol(name)
+    path = os.path.relpath(name) if is_local and not Path(given).is_absolute() else location  # as the user writes it
     info = file_system.info(name)
     stamp = next((str(info[key]) for key in _STAMPS if info.get(key)), "")
-    return Source(shown, location, named, format, compression, int(info.get("size") or 0), stamp)
+    return Source(path, location, named, format, compression, int(info.get("size") or 0), stamp)
 
 
 def explain(error: Exception, source: Source) -> UserError:
     """Turn what was raised while reading `source` into a line for the user."""
     if isinstance(error, OSError) and error.errno and error.strerror:
         return UserError(f"{source.label}: cannot be read ({error.strerror})")
-    return UserError(f"{source.label}: damaged, or no {source.compression or source.format} file ({_line(error)})")
-
-
-def _line(error: Exception) -> str:
-    return printable(" ".join(str(error).split())[:200]) or type(error).__name__
+    return UserError(f"{source.label}: damaged, or no {source.compression or source.format} file ({one_line(error)})")
 
 
 @dataclass(frozen=True)

@@ -205,18 +205,10 @@ class TokenizerPlan:
     def settings(self) -> dict[str, Any]:
         """What decides the tokenizer."""
         if self.given is None:
-            return {
-                "tokenizer": None,
-                "vocab_size": self.vocab_size,
-                "tokenizer_sample": self.sample_bytes,
-                "normalize": self.normalize,
-            }
+            new = {"vocab_size": self.vocab_size, "tokenizer_sample": self.sample_bytes, "normalize": self.normalize}
+            return {"tokenizer": None, **new}
         content = self.reused.backend_tokenizer.to_str().encode("utf-8")
         return {"tokenizer": {"path": self.given, "sha256": hashlib.sha256(content).hexdigest()}}
-
-    def train(self, texts: Sequence[str]) -> Any:
-        """Train the one that is not there."""
-        return fill_vocabulary(texts, self.vocab_size, self.normalize)
 
 
 def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:

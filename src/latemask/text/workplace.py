@@ -124,16 +124,15 @@ class Finish:
         """Finish as a step of a datatrove pipeline, on a cluster."""
         self.run()
 
-    @property
-    def _writer(self) -> ShardWriter:
-        writer = self.pipeline[-1]
-        assert isinstance(writer, ShardWriter)
-        return writer
-
     def run(self) -> PreparedData:
         """Write the manifest, say what was prepared, and remove what is no longer needed."""
+        writer = _writer_of(self.pipeline)
         parts = self._parts()
-        problems, dropped = self._notes()
+        problems, dropped = Problems(), Counter[str]()
+        for record in map(writer.ledger.task, range(self.tasks)):
+            problems.count += record.skipped
+            problems.examples = (problems.examples + record.examples)[:5]
+            dropped.update(record.dropped)
         if not parts:
             raise no_text(problems, dropped)
         if self.settings["validation"]:
@@ -143,29 +142,20 @@ class Finish:
         data = write_manifest(
             self.out,
             settings=self.settings,
-            token_bytes=self._writer.token_size,
+            token_bytes=writer.token_size,
             splits={split: _split_record(parts, split) for split in SPLITS},
             files={name: record for part in parts.values() for name, record in part.files.items()},
             stamps={name: stamp for part in parts.values() for name, stamp in part.stamps.items()},
             skipped=problems.count,
-            dropped=dropped,
+            dropped=dict(dropped),
         )
         report(data, problems)
         Workplace(self.out).remove()
         return data
 
     def _parts(self) -> dict[tuple[int, int], PartRecord]:
-        ledger = self._writer.ledger
+        ledger = _writer_of(self.pipeline).ledger
         return {(rank, n): part for rank in range(self.tasks) for n, part in enumerate(ledger.parts(rank))}
-
-    def _notes(self) -> tuple[Problems, dict[str, int]]:
-        problems, dropped = Problems(), Counter[str]()
-        for rank in range(self.tasks):
-            record = self._writer.ledger.task(rank)
-            problems.count += record.skipped
-            problems.examples = (problems.examples + record.examples)[:5]
-            dropped.update(record.dropped)
-        return problems, dict(dropped)
 
     def _with_one_held_out(self, parts: dict[tuple[int, int], PartRecord]) -> dict[tuple[int, int], PartRecord]:
         """Raise the limit to the nearest document, and do its tasks again: a small corpus has none below.
@@ -178,7 +168,7 @@ class Finish:
                 "found only 1 document (or always the same), and validation needs one of its own: give more (an empty "
                 "line parts documents of a .txt), or pass --validation 0"
             )
-        if smallest < self._writer.validation_limit:
+        if smallest < _writer_of(self.pipeline).validation_limit:
             return parts
         nearest = [key for key, part in parts.items() if part.smallest_hash == smallest]
         for rank in sorted({rank for rank, n in nearest if not parts[rank, n].documents["validation"]}):
@@ -187,8 +177,7 @@ class Finish:
 
     def _do_again(self, rank: int, validation_limit: int) -> None:
         pipeline = deepcopy(self.pipeline)
-        writer = pipeline[-1]
-        assert isinstance(writer, ShardWriter)
+        writer = _writer_of(pipeline)
         writer.validation_limit = validation_limit
         for path in (self.out / "train").glob(f"{shard_name(rank, 0)[:6]}*"):
             path.unlink()
@@ -198,6 +187,12 @@ class Finish:
         data = None
         for step in pipeline:
             data = step(data, rank, self.tasks)
+
+
+def _writer_of(pipeline: list[PipelineStep]) -> ShardWriter:
+    writer = pipeline[-1]
+    assert isinstance(writer, ShardWriter)
+    return writer
 
 
 def _split_record(parts: dict[tuple[int, int], PartRecord], split: str) -> dict[str, Any]:
