@@ -34,7 +34,8 @@ from latemask.text.builtin import BuiltinReader
 from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, train_tokenizer, vocabulary_of
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors"]
-_ROBERTA_LIKE = ("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
+# Stock encoders that we fine-tune and cannot open, whose positions are counted from behind the padding id.
+_COUNTED_FROM_PADDING = ("xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ class Encoder:
 def longest_input(config: Any, tokenizer: Any) -> int:
     """Return the most tokens that a stock encoder takes."""
     positions = int(getattr(config, "max_position_embeddings", 0) or 2**31)
-    if config.model_type in _ROBERTA_LIKE:
+    if config.model_type in FAMILIES.names():
+        positions = FAMILIES[config.model_type].longest(config)
+    elif config.model_type in _COUNTED_FROM_PADDING:
         positions -= config.pad_token_id + 1
     return max(1, min(positions, int(min(tokenizer.model_max_length, 2**31))))
 

@@ -18,7 +18,7 @@ from datatrove.pipeline.readers.base import BaseReader
 
 # Dependencies (of ours or of torch) whose documentation is prose. torch and transformers themselves would add
 # 11 MB of which most repeats the same argument lists, and 40 seconds of parsing.
-PACKAGES = ("accelerate", "datatrove", "fsspec", "huggingface_hub", "jinja2", "jsonargparse", "networkx", "numpy")
+PACKAGES = ("accelerate", "datatrove", "fsspec", "huggingface_hub", "jinja2", "networkx", "numpy")
 _SKIPPED_FOLDERS = frozenset({"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages"})
 _SHORTEST = 80  # characters; shorter docstrings say little beyond the function's name
 
