@@ -68,12 +68,13 @@ class Arm:
 def arms_of(runs: Sequence[Run], scores: Scores) -> list[Arm]:
     """Group finished runs that are repeats of each other, in the order they were given; a copy is no repeat."""
     groups: dict[str, list[Run]] = {}
-    first_of_each = {identity_of(run): run for run in reversed(runs) if run.is_finished}
-    for run in reversed(first_of_each.values()):
-        groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
-    labels = _labels([group[0] for group in groups.values()])
-    averages = ([scores.averages(run.name) for run in group] for group in groups.values())
-    return list(map(Arm, labels, groups.values(), averages))
+    known = set()
+    for run in runs:
+        if run.is_finished and identity_of(run) not in known:
+            known.add(identity_of(run))
+            groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
+    labelled = zip(_labels([group[0] for group in groups.values()]), groups.values(), strict=True)
+    return [Arm(label, group, [scores.averages(run.name) for run in group]) for label, group in labelled]
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
