@@ -36,8 +36,13 @@ def fill(run: Path, text: str, *, top: int = 5, json: bool = False) -> list[list
     found = Filler(Path(run)).predict(text, top)
     if json:
         print(json_line([[asdict(p) for p in predictions] for predictions in found]))
-    else:
-        _print_table(found)
+        return found
+    for number, predictions in enumerate(found, 1):
+        table = Table("token", title=f"mask {number}" if len(found) > 1 else None)
+        table.add_column("probability", justify="right")
+        for prediction in predictions:
+            table.add_row(Text(printable(prediction.token) or "(space)"), f"{prediction.probability:.1%}")
+        Console(highlight=False).print(table)
     return found
 
 
@@ -80,12 +85,3 @@ class Filler:
         if len(ids) > longest:
             raise UserError(f"the text has {len(ids)} tokens, the encoder takes {longest} at most")
         return ids
-
-
-def _print_table(found: list[list[Prediction]]) -> None:
-    for number, predictions in enumerate(found, 1):
-        table = Table("token", title=f"mask {number}" if len(found) > 1 else None)
-        table.add_column("probability", justify="right")
-        for prediction in predictions:
-            table.add_row(Text(printable(prediction.token) or "(space)"), f"{prediction.probability:.1%}")
-        Console(highlight=False).print(table)

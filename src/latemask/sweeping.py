@@ -35,7 +35,6 @@ from latemask.training.pretraining import pretrain
 
 _KEYS = ("recipe", "data", "out", "flops", "seeds", "grid", "also")
 _MOST_RUNS = 1000
-_OWN_BUDGET = "flops"
 
 Launcher = Literal["plain", "torchrun", "slurm"]
 
@@ -183,11 +182,11 @@ def _also(also: Any, path: Path) -> list[dict[str, Any]]:
 
 def _run(recipe: str, keys: dict[str, Any], flops: float, path: Path) -> SweepRun:
     """Return one run; its own `flops`, if it has some, take the place of the sweep's."""
-    own = _number(keys.get(_OWN_BUDGET, flops), f"{path}: flops")
+    own = _number(keys.get("flops", flops), f"{path}: flops")
     if budget := [key for key in keys if key.split(".")[0] == "budget"]:
         raise UserError(f"{path}: {budget[0]}: the budget of a sweep is 'flops'")
     try:
-        loaded = load_recipe(recipe, nested({key: value for key, value in keys.items() if key != _OWN_BUDGET}))
+        loaded = load_recipe(recipe, nested({key: value for key, value in keys.items() if key != "flops"}))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return SweepRun(_name(keys), replace(loaded, budget=BudgetRecipe(flops=own)))

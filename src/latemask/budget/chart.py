@@ -13,6 +13,7 @@ from latemask.objectives.late import KINDS
 _KINDS_OF_PICTURES = (".png", ".svg", ".pdf")
 _BARS = "50 %"
 _COLOURS = {"encoder": "#4477aa", "decoder": "#ccbb44", "head": "#ee6677"}
+_DOTS: dict[str, Any] = {"s": 18, "color": "black", "facecolors": "white", "zorder": 3}
 _MARKERS = dict(zip((masking for masking in MASKS if masking != _BARS), "osD^", strict=True))
 
 
@@ -50,7 +51,7 @@ def _panel(axis: Any, size: str, cells: Sequence[Cell]) -> None:
     for masking, marker in _MARKERS.items():
         others = [cell for cell in cells if cell.masking == masking]
         ratios, heights = [cell.ratio for cell in others], [places[cell.kind, cell.layers] for cell in others]
-        axis.scatter(ratios, heights, 18, "black", marker, facecolors="white", zorder=3, label=masking)
+        axis.scatter(ratios, heights, marker=marker, label=masking, **_DOTS)
     axis.axvline(PAPER[size], color="black", linestyle="--", linewidth=1, label="the paper's 3ML")
     axis.axvline(1, color="grey", linewidth=1)
     axis.set_yticks(list(places.values()), [f"{kind} {layers}" for kind, layers in rows])

@@ -51,10 +51,7 @@ def _plan_table(plan: Plan) -> Table:
         ("FLOPs of the whole run", run.flops, mlm.flops, ""),
         ("  of which validation", run.validation, mlm.validation, ""),
         ("memory at its peak", run.memory.peak, mlm.memory.peak, "B"),
-        *(
-            (f"  {name}", getattr(run.memory, name), getattr(mlm.memory, name), "B")
-            for name in ("weights", "gradients", "optimizer", "activations", "logits", "program")
-        ),
+        *((f"  {part}", size, mlm.memory.parts[part], "B") for part, size in run.memory.parts.items()),
     ]
     for name, ours, theirs, unit in parts:
         table.add_row(name, _amount(ours, unit), _amount(theirs, unit), f"{ours / theirs:.2f}" if theirs else "")

@@ -142,8 +142,8 @@ class Plan:
             "validation_flops": run.validation,
             "total_flops": run.flops,
             "mlm_total_flops": self.mlm.flops,
-            "memory_bytes": _memory(run.memory),
-            "mlm_memory_bytes": _memory(self.mlm.memory),
+            "memory_bytes": {**run.memory.parts, "peak": run.memory.peak},
+            "mlm_memory_bytes": {**self.mlm.memory.parts, "peak": self.mlm.memory.peak},
             "memory_missing_bytes": self.memory_missing,
             "time": self._time(),
         }
@@ -166,11 +166,6 @@ class Plan:
             "mlm_kg_co2": self.kg_co2(self.mlm),
             "assumed": asdict(machine),
         }
-
-
-def _memory(memory: Memory) -> dict[str, float]:
-    names = ("weights", "gradients", "optimizer", "activations", "logits", "program", "peak")
-    return {name: getattr(memory, name) for name in names}
 
 
 def steps_for_flops(recipe: Recipe, flops: float, what: str, validation_rows: int | None = None) -> int:

@@ -173,10 +173,9 @@ def _totals(runs: Sequence[Run]) -> Table:
 def _difference_tables(runs: Sequence[Run]) -> list[Table]:
     if len(runs) < 2:
         return []
-    differing = recipe_differences(runs)
-    if not differing:
-        return [Table(["run", "recipe"], [[run.name, "the same"] for run in runs])]
-    return [Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in differing.items()])]
+    if differing := recipe_differences(runs):
+        return [Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in differing.items()])]
+    return [Table(["run", "recipe"], [[run.name, "the same"] for run in runs])]
 
 
 def _write(page: Page, out: Path, runs: Sequence[Run], results: Scores) -> Path:

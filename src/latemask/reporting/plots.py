@@ -150,8 +150,8 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
             marks = {"linestyle": "none", "marker": look["marker"], "markersize": 4.5}
             for key, how in (("loss", line), ("eval_loss", marks)):
                 rows = run.points(key)
-                places = [run.place(row, against) / unit for row in rows]
-                axis.plot(places, [row[key] for row in rows], color=look["color"], **how)
+                across = [run.place(row, against) / unit for row in rows]
+                axis.plot(across, [row[key] for row in rows], color=look["color"], **how)
         axis.set(xlabel=label, ylabel="loss (nats)", xlim=(0, None))
         axis.locator_params(axis="x", nbins=6)
         _legend(drawing, dict(zip(fitting([run.name for run in runs]), looks(len(runs)), strict=True)))
@@ -174,18 +174,17 @@ def split(runs: Sequence[Run]) -> Figure:
     """Where the FLOPs of a sequence go, against masked language modelling of the same encoder."""
     with _style("compute") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 1.1 + 0.32 * len(runs)), layout="constrained")
-        places = range(len(runs) - 1, -1, -1)
-        left = [0.0] * len(runs)
+        heights, left = range(len(runs) - 1, -1, -1), [0.0] * len(runs)
         for part, colour in _PARTS.items():
             widths = [run.split[part] for run in runs]
             if not any(widths):
                 continue  # no run has a decoder: no word about one
-            axis.barh(places, widths, 0.66, left, color=colour, label=part, edgecolor=_PAPER, linewidth=0.8)
+            axis.barh(heights, widths, 0.66, left, color=colour, label=part, edgecolor=_PAPER, linewidth=0.8)
             left = [before + width for before, width in zip(left, widths, strict=True)]
-        for place, total in zip(places, left, strict=True):
-            axis.text(total + 0.01, place, f"{total:.2f}", va="center")
+        for height, total in zip(heights, left, strict=True):
+            axis.text(total + 0.01, height, f"{total:.2f}", va="center")
         axis.axvline(1, color=_INK, linewidth=0.8)
-        axis.set_yticks(list(places), fitting([run.name for run in runs]))
+        axis.set_yticks(list(heights), fitting([run.name for run in runs]))
         axis.set(xlabel="FLOPs of a sequence; MLM at 15 % is 1", xlim=(0, max([1.0, *left]) * 1.12))
         axis.grid(visible=False, axis="y")
         drawing.legend(loc="outside upper center", ncols=3)

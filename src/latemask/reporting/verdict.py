@@ -49,11 +49,6 @@ class Arm:
         return self.runs[0].flops
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether others are held against it."""
-        return OBJECTIVES[self.runs[0].recipe.objective].is_baseline
-
-    @property
     def median(self) -> float:
         """The median score."""
         return statistics.median(self.scores)
@@ -87,7 +82,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 def baselines_of(arms: Sequence[Arm]) -> list[Arm]:
     """Return what the others are held against: early masking or, where there is none, the first that was given."""
-    found = [arm for arm in arms if arm.is_baseline]
+    found = [arm for arm in arms if OBJECTIVES[arm.runs[0].recipe.objective].is_baseline]
     return found if found and len(found) < len(arms) else list(arms[:1])
 
 
