@@ -167,12 +167,11 @@ def _show(facts: dict[str, Any], console: Console) -> None:
 
 
 def _vocabulary_text(facts: dict[str, Any]) -> str:
+    pieces = f"{facts['size']:,} pieces"
     if not facts["counted_tokens"]:
-        return f"{facts['size']:,} pieces"
-    return (
-        f"{facts['size']:,} pieces: {facts['unused_pieces']:,} never used, {facts['rare_pieces']:,} fewer than "
-        f"{_RARE} times ({facts['rare_share']:.2%} of the text), {facts['unknown_share']:.2%} unknown"
-    )
+        return pieces
+    rare = f"{facts['rare_pieces']:,} fewer than {_RARE} times ({facts['rare_share']:.2%} of the text)"
+    return f"{pieces}: {facts['unused_pieces']:,} never used, {rare}, {facts['unknown_share']:.2%} unknown"
 
 
 def _show_lengths(facts: dict[str, Any], console: Console) -> None:

@@ -106,10 +106,10 @@ def _refuse(assumed: Assumptions, budget: dict[str, Any], calibrate: bool) -> No
         raise UserError("--calibrate measures the share of the peak: leave out --mfu")
     if calibrate and assumed.devices != 1:
         raise UserError("--calibrate measures one device here: leave out --devices")
-    if machine is None and not calibrate:
-        _refuse_without_machine(assumed, budget)
     if machine is not None and machine.kilowatts is None and "kwh" in budget:
         raise UserError("--kwh needs to know what the device draws: add --watts")
+    if machine is None and not calibrate:
+        _refuse_without_machine(assumed, budget)
 
 
 def _refuse_without_machine(assumed: Assumptions, budget: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from latemask.objectives import Flops, Weights
 from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, BudgetRecipe, MaskRecipe, Recipe
 
 _MOST_STAGES = 1000
-_PARTS = [field.name for field in fields(Flops)]
 
 
 def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
@@ -27,7 +26,7 @@ def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     found = [(share, OBJECTIVES[stage.objective].flops(stage, pruned)) for share, stage in _stages(recipe)]
     if len(found) == 1:
         return found[0][1]
-    return Flops(*(sum(share * getattr(flops, part) for share, flops in found) for part in _PARTS))
+    return Flops(*(sum(share * getattr(flops, part.name) for share, flops in found) for part in fields(Flops)))
 
 
 def spent(recipe: Recipe, steps: int, done: int) -> float:

@@ -34,7 +34,7 @@ class Memory:
 
     @property
     def parts(self) -> dict[str, float]:
-        """What adds up, by where it goes."""
+        """Bytes by what they are for."""
         names = ("weights", "gradients", "optimizer", "activations", "logits", "program")
         return {name: getattr(self, name) for name in names}
 

@@ -152,22 +152,21 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _totals(runs: Sequence[Run]) -> Table:
-    columns = ["run", "masking", "status", "steps", "M tokens", "FLOPs", "a sequence / MLM", "time", "validation loss"]
     rows = [
-        [
-            run.name,
-            run.method,
-            run.status,
-            f"{run.done:,} / {run.steps:,}",
-            f"{run.tokens / 1e6:.3g}",
-            f"{run.flops:.3g}",
-            f"{sum(run.split.values()):.2f}",
-            _time(run.seconds),
-            "–" if run.last_validation is None else f"{run.last_validation:.3f}",
-        ]
+        {
+            "run": run.name,
+            "masking": run.method,
+            "status": run.status,
+            "steps": f"{run.done:,} / {run.steps:,}",
+            "M tokens": f"{run.tokens / 1e6:.3g}",
+            "FLOPs": f"{run.flops:.3g}",
+            "a sequence / MLM": f"{sum(run.split.values()):.2f}",
+            "time": _time(run.seconds),
+            "validation loss": "–" if run.last_validation is None else f"{run.last_validation:.3f}",
+        }
         for run in runs
     ]
-    return Table(columns, rows, frozenset(range(3, len(columns))))
+    return Table(list(rows[0]), [list(row.values()) for row in rows], frozenset(range(3, len(rows[0]))))
 
 
 def _difference_tables(runs: Sequence[Run]) -> list[Table]:

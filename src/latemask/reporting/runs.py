@@ -184,9 +184,9 @@ def read_run(path: Path, name: str | None = None) -> Run:
     recipe = spelled_out(recipe, vocabulary or 0)
     planned_steps(recipe)  # or say that there is no budget
     rows = folder.metrics()
-    same_masks = recipe.at(1).counts == recipe.as_validated.counts and recipe.seed == 0
-    common = MLM_RATE if same_masks else None  # of a validation that does not say what share it masked
-    kept = [row for row in rows if "eval_loss" not in row or row.get("eval_masked", common) == MLM_RATE]
+    # A validation that does not say what it masked had the run's own masks: those that all have now, or others.
+    own = MLM_RATE if recipe.at(1).counts == recipe.as_validated.counts and recipe.seed == 0 else None
+    kept = [row for row in rows if "eval_loss" not in row or row.get("eval_masked", own) == MLM_RATE]
     name, damaged = name or printable(path.resolve().name), folder.damaged_metrics()
     run = Run(name, folder, recipe, record, kept, damaged, folder.is_in_use(), len(rows) - len(kept))
     try:
