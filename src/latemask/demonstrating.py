@@ -36,30 +36,23 @@ def demo(*, out: Path = Path("latemask-demo"), overwrite: bool = False) -> RunFo
     say("1/4  preparing text")
     data = prepare(builtin=True, out=out / "data", vocab_size=VOCABULARY, validation=0.03, overwrite=overwrite)
     say("\n2/4  pre-training a small encoder that never sees a [MASK] (a few minutes)")
-    run = _run(out / "run", data.folder, overwrite)
-    say("\n3/4  what it learnt to put in the place of <mask>")
-    _show_examples(run)
-    say("\n4/4  what the frozen encoder knows, by a linear classifier on top of it")
-    probe(str(run.path), examples=PROBE_EXAMPLES)
-    _show_result(run, out, time.monotonic() - started)
-    return run
-
-
-def _run(folder: Path, data: Path, overwrite: bool) -> RunFolder:
-    run = RunFolder(folder)
+    run = RunFolder(out / "run")
     if run.recipe_file.is_file() and not overwrite:  # a demo that was interrupted, or is there already
-        return pretrain(run.recipe_file, data=data, out=folder, resume=True)
-    return pretrain(load_recipe("demo"), data=data, out=folder, overwrite=overwrite)
-
-
-def _show_examples(run: RunFolder) -> None:
+        pretrain(run.recipe_file, data=data.folder, out=run.path, resume=True)
+    else:
+        pretrain(load_recipe("demo"), data=data.folder, out=run.path, overwrite=overwrite)
+    say("\n3/4  what it learnt to put in the place of <mask>")
     filler = Filler(run.path)
     for text in EXAMPLES:
         (predictions,) = filler.predict(text, top=4)
         say(f"  {text}\n      " + ", ".join(f"{p.token or '(space)'} {p.probability:.0%}" for p in predictions))
+    say("\n4/4  what the frozen encoder knows, by a linear classifier on top of it")
+    probe(str(run.path), examples=PROBE_EXAMPLES)
+    _show_result(run, time.monotonic() - started)
+    return run
 
 
-def _show_result(run: RunFolder, out: Path, seconds: float) -> None:
+def _show_result(run: RunFolder, seconds: float) -> None:
     losses = [row["loss"] for row in run.metrics() if "loss" in row]
     if not losses:
         raise UserError(f"{run.metrics_file} holds no losses; pass --overwrite to start again")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from latemask.card import model_card
 from latemask.ground.console import say
@@ -31,7 +30,10 @@ def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
     aside = out.with_name(f".{out.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _write(aside, folder, source, model)
+        aside.mkdir(parents=True)
+        model.encoder.save_pretrained(str(aside))
+        copy_tokenizer(folder.tokenizer_folder(source), aside, model.family.longest(model.encoder.config))
+        (aside / "README.md").write_text(model_card(folder, source, model), "utf-8")
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -39,13 +41,6 @@ def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
     if source.parent == folder.checkpoints:
         say(f"the run is not finished: exported its checkpoint {source.name}")
     return out
-
-
-def _write(aside: Path, run: RunFolder, source: Path, model: Any) -> None:
-    aside.mkdir(parents=True)
-    model.encoder.save_pretrained(str(aside))
-    copy_tokenizer(run.tokenizer_folder(source), aside, model.family.longest(model.encoder.config))
-    (aside / "README.md").write_text(model_card(run, source, model), "utf-8")
 
 
 def _refuse_or_pass(out: Path, overwrite: bool) -> None:

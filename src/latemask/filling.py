@@ -36,8 +36,13 @@ def fill(run: Path, text: str, *, top: int = 5, json: bool = False) -> list[list
     found = Filler(Path(run)).predict(text, top)
     if json:
         print(json_line([[asdict(p) for p in predictions] for predictions in found]))
-    else:
-        _print_table(found)
+        return found
+    for number, predictions in enumerate(found, 1):
+        table = Table("token", title=f"mask {number}" if len(found) > 1 else None)
+        table.add_column("probability", justify="right")
+        for prediction in predictions:
+            table.add_row(Text(printable(prediction.token) or "(space)"), f"{prediction.probability:.1%}")
+        Console(highlight=False).print(table)
     return found
 
 
@@ -55,10 +60,14 @@ class Filler:
 
     def predict(self, text: str, top: int = 5) -> list[list[Prediction]]:
         """Return the `top` predictions for each mask of `text`, in its order."""
+        import torch
+
         ids = self._ids(text)
         if top < 1:
             raise UserError(f"--top {top} shows nothing; it must be at least 1")
-        logits = self._logits(ids)
+        batch = self.model.objective.fill_batch(ids, ids == self.tokenizer.mask_token_id)
+        with torch.inference_mode():
+            logits = self.model(**batch).logits[0, :, : len(self.tokenizer)]
         best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
         return [
             [Prediction(self.tokenizer.decode([token]).strip(), round(p, 4)) for token, p in zip(*row, strict=True)]
@@ -76,21 +85,3 @@ class Filler:
         if len(ids) > longest:
             raise UserError(f"the text has {len(ids)} tokens, the encoder takes {longest} at most")
         return ids
-
-    def _logits(self, ids: Any) -> Any:
-        import torch
-
-        is_mask = ids == self.tokenizer.mask_token_id
-        batch = self.model.objective.fill_batch(ids, is_mask)
-        with torch.inference_mode():
-            return self.model(**batch).logits[0, :, : len(self.tokenizer)]
-
-
-def _print_table(found: list[list[Prediction]]) -> None:
-    for number, predictions in enumerate(found, 1):
-        table = Table(title=f"mask {number}" if len(found) > 1 else None)
-        table.add_column("token")
-        table.add_column("probability", justify="right")
-        for prediction in predictions:
-            table.add_row(Text(printable(prediction.token) or "(space)"), f"{prediction.probability:.1%}")
-        Console(highlight=False).print(table)

@@ -71,9 +71,8 @@ def inspect(
 
 def _split(data: PreparedData, split: str) -> dict[str, Any]:
     record = data.manifest["splits"][split]
-    on_disk = sum(
-        data.manifest["files"][f"{s['file']}{end}"]["bytes"] for s in record["shards"] for end in ("", ".index")
-    )
+    names = [f"{shard['file']}{end}" for shard in record["shards"] for end in ("", ".index")]
+    on_disk = sum(data.manifest["files"][name]["bytes"] for name in names)
     return {
         "documents": record["documents"],
         "tokens": record["tokens"],
@@ -110,13 +109,12 @@ def _lengths(data: PreparedData) -> dict[str, Any]:
     if not len(lengths):
         return {"median": None, "mean": None, "longest": None, "histogram": []}
     counts, _ = np.histogram(lengths, bins=[0, *(edge + 1 for edge in _BINS), np.iinfo(np.int64).max])
+    bins = zip([*_BINS, None], counts, strict=True)
     return {
         "median": float(np.median(lengths)),
         "mean": float(lengths.mean()),
         "longest": int(lengths.max()),
-        "histogram": [
-            {"up_to": edge, "documents": int(count)} for edge, count in zip([*_BINS, None], counts, strict=True)
-        ],
+        "histogram": [{"up_to": edge, "documents": int(count)} for edge, count in bins],
     }
 
 
@@ -151,40 +149,32 @@ def _show(facts: dict[str, Any], console: Console) -> None:
     if facts["sources"]:
         line("from", printable(", ".join(facts["sources"][:5])) + (" …" if len(facts["sources"]) > 5 else ""))
     for split, record in facts["splits"].items():
-        line(split, _split_text(record))
+        ratio = record["text_bytes_per_token"]
+        text = f"{record['tokens']:,} tokens in {record['documents']:,} documents, {record['shards']} shards"
+        line(split, text + (f", {ratio:.2f} bytes of text a token" if ratio else ""))
     line("on disk", f"{facts['disk_bytes'] / 1e6:,.1f} MB, {facts['token_bytes']} bytes a token and the index")
     left_out = {"lines that could not be used": facts["skipped"], **facts["dropped"]}
     if any(left_out.values()):
         line("left out", ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count))
     line("vocabulary", _vocabulary_text(facts["vocabulary"]))
-    line(
-        "checksums", f"{facts['checksums']}" + ("" if facts["checksums"] == "match" else " (--verify reads every file)")
-    )
-    _show_lengths(facts["lengths"], console)
+    line("checksums", facts["checksums"] + ("" if facts["checksums"] == "match" else " (--verify reads every file)"))
+    if facts["lengths"]["histogram"]:
+        _show_lengths(facts["lengths"], console)
     if facts["rows"]:
         _show_rows(facts["rows"], console)
     elif facts["rows"] is None:
         console.print(f"\nno row of {facts['length']:,} tokens: there are fewer tokens to train on")
 
 
-def _split_text(record: dict[str, Any]) -> str:
-    text = f"{record['tokens']:,} tokens in {record['documents']:,} documents, {record['shards']} shards"
-    ratio = record["text_bytes_per_token"]
-    return text + (f", {ratio:.2f} bytes of text a token" if ratio else "")
-
-
 def _vocabulary_text(facts: dict[str, Any]) -> str:
+    pieces = f"{facts['size']:,} pieces"
     if not facts["counted_tokens"]:
-        return f"{facts['size']:,} pieces"
-    return (
-        f"{facts['size']:,} pieces: {facts['unused_pieces']:,} never used, {facts['rare_pieces']:,} fewer than "
-        f"{_RARE} times ({facts['rare_share']:.2%} of the text), {facts['unknown_share']:.2%} unknown"
-    )
+        return pieces
+    rare = f"{facts['rare_pieces']:,} fewer than {_RARE} times ({facts['rare_share']:.2%} of the text)"
+    return f"{pieces}: {facts['unused_pieces']:,} never used, {rare}, {facts['unknown_share']:.2%} unknown"
 
 
 def _show_lengths(facts: dict[str, Any], console: Console) -> None:
-    if not facts["histogram"]:
-        return
     console.print(
         f"\ndocuments by length in tokens: median {facts['median']:,.0f}, mean {facts['mean']:,.0f}, "
         f"longest {facts['longest']:,}"
@@ -198,18 +188,11 @@ def _show_lengths(facts: dict[str, Any], console: Console) -> None:
 
 def _show_rows(rows: list[list[dict[str, Any]]], console: Console) -> None:
     coloured = console.is_terminal
-    console.print(
-        "\nrows as the model sees them: "
-        + ("[reverse]hidden[/reverse] from the encoder" if coloured else "what is hidden from the encoder in ⟦ ⟧"),
-        highlight=False,
-    )
+    legend = "[reverse]hidden[/reverse] from the encoder" if coloured else "what is hidden from the encoder in ⟦ ⟧"
+    console.print(f"\nrows as the model sees them: {legend}", highlight=False)
     for row in rows:
         shown = Text("  ")
         for stretch in row:
-            text = printable(stretch["text"])
-            if stretch["masked"]:
-                shown.append(text if coloured else f"⟦{text}⟧", "reverse")
-            else:
-                shown.append(text)
-        console.print(shown, soft_wrap=not coloured)
-        console.print()
+            text, masked = printable(stretch["text"]), stretch["masked"]
+            shown.append(f"⟦{text}⟧" if masked and not coloured else text, "reverse" if masked else None)
+        console.print(shown, soft_wrap=not coloured, end="\n\n")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from latemask.budget.choice import Candidate, candidates, chosen
+from latemask.budget.choice import candidates, chosen
 from latemask.budget.display import show_choice, show_plan, show_table
 from latemask.budget.flops import planned_steps, with_budget
 from latemask.budget.machines import Assumptions, Machine
@@ -81,14 +81,12 @@ def plan(
         return None
     wish = _Wish(budget, assumed, calibrate, PreparedData.open(data, verify=False) if data else None)
     if recipe is None:
-        found, best, planned = _without_recipe(wish)
-        _show_choice(found, best, planned, data, json)
-        return planned
+        return _without_recipe(wish, json)
     planned = _with_recipe(load_recipe(recipe) if isinstance(recipe, (str, Path)) else recipe, wish)
     if json:
         _print_json(planned.record())
     else:
-        show_plan(planned, _command(_name(recipe), data, planned.steps) if budget else None)
+        show_plan(planned, wish.command(_name(recipe), planned.steps) if budget else None)
     return planned
 
 
@@ -101,23 +99,17 @@ def _refuse(assumed: Assumptions, budget: dict[str, Any], calibrate: bool) -> No
     for option, value in zip(named, budget.values(), strict=True):
         if not 0 < value <= _LARGEST_BUDGET:
             raise UserError(f"{option} is {value:.4g}; a budget must be positive, {_LARGEST_BUDGET:g} at most")
-    if calibrate:
-        _refuse_another_machine(assumed)
-        return
     machine = assumed.machine()
-    if machine is None:
-        _refuse_without_machine(assumed, budget)
-    elif "kwh" in budget and machine.kilowatts is None:
-        raise UserError("--kwh needs to know what the device draws: add --watts")
-
-
-def _refuse_another_machine(assumed: Assumptions) -> None:
-    if assumed.machine() is not None:
+    if calibrate and machine is not None:
         raise UserError("--calibrate measures this machine, --device and --peak-tflops are for another: give one")
-    if assumed.mfu is not None:
+    if calibrate and assumed.mfu is not None:
         raise UserError("--calibrate measures the share of the peak: leave out --mfu")
-    if assumed.devices != 1:
+    if calibrate and assumed.devices != 1:
         raise UserError("--calibrate measures one device here: leave out --devices")
+    if machine is not None and machine.kilowatts is None and "kwh" in budget:
+        raise UserError("--kwh needs to know what the device draws: add --watts")
+    if machine is None and not calibrate:
+        _refuse_without_machine(assumed, budget)
 
 
 def _refuse_without_machine(assumed: Assumptions, budget: dict[str, Any]) -> None:
@@ -182,10 +174,9 @@ class _Wish:
             check_recipe(changed)
             return planned_steps(changed)
         assert machine is not None
-        name, value = next(iter(budget.items()))
-        what = f"--{name} {value:g} on {machine.name}"
+        ((name, value),) = budget.items()
         flops = max(hours * 3600 - start, 0) * machine.speed
-        return steps_for_flops(recipe, flops, what, self.validation_rows(recipe))
+        return steps_for_flops(recipe, flops, f"--{name} {value:g} on {machine.name}", self.validation_rows(recipe))
 
     def plan(self, recipe: Recipe, steps: int, machine: Machine | None, start: float) -> Plan:
         """Cost a recipe."""
@@ -195,38 +186,37 @@ class _Wish:
         rows = self.validation_rows(recipe)
         return Plan.of(recipe, steps, machine, rows, start_seconds=start, corpus_tokens=tokens)
 
+    def refuse_too_few_words(self, recipe: Recipe) -> None:
+        """Refuse a word table that the data's tokenizer does not fit into."""
+        size = recipe.encoder.vocab_size or 0
+        if self.data is not None and size < self.vocabulary:
+            raise UserError(
+                f"the data's tokenizer has {self.vocabulary} pieces and the recipe's encoder.vocab_size is {size}"
+            )
+
+    def command(self, recipe: str, steps: int) -> str:
+        """Return what runs a plan."""
+        data = str(self.data.folder) if self.data else "DATA"
+        return shlex.join(["latemask", "pretrain", recipe, "--data", data, "--max-steps", str(steps)])
+
 
 def _with_recipe(recipe: Recipe, wish: _Wish) -> Plan:
-    recipe = _spelled_out(recipe, wish)
-    machine, start = wish.machine(recipe)
-    return wish.plan(recipe, wish.steps(recipe, machine, start), machine, start)
-
-
-def _spelled_out(recipe: Recipe, wish: _Wish) -> Recipe:
     check_recipe(recipe)
     if recipe.encoder.init is not None:
         from latemask.model.stock import checkpoint_shape  # transformers reads its config
 
         recipe = replace(recipe, encoder=checkpoint_shape(recipe.encoder, recipe.length))
-    size = recipe.encoder.vocab_size
-    if size is None and wish.data is None:
+    if recipe.encoder.vocab_size is None and wish.data is None:
         say(f"vocabulary unknown: planned with {DEFAULT_VOCABULARY:,} pieces (--data FOLDER or --encoder.vocab-size)")
     recipe = spelled_out(recipe, wish.vocabulary)
     check_recipe(recipe)
-    _refuse_too_few_words(recipe, wish)
-    return recipe
+    wish.refuse_too_few_words(recipe)
+    machine, start = wish.machine(recipe)
+    return wish.plan(recipe, wish.steps(recipe, machine, start), machine, start)
 
 
-def _refuse_too_few_words(recipe: Recipe, wish: _Wish) -> None:
-    size = recipe.encoder.vocab_size or 0
-    if wish.data is not None and size < wish.vocabulary:
-        raise UserError(
-            f"the data's tokenizer has {wish.vocabulary} pieces and the recipe's encoder.vocab_size is {size}"
-        )
-
-
-def _without_recipe(wish: _Wish) -> tuple[list[Candidate], Candidate, Plan]:
-    """Return what the budget gives each of our recipes, the one to take, and its plan."""
+def _without_recipe(wish: _Wish, json: bool) -> Plan:
+    """Show what the budget gives each of our recipes, and the plan of the one to take."""
     if not wish.budget:
         raise UserError("say what to plan: a recipe, or a budget (--hours, --kwh, --tokens, --flops), or --table")
     if "max_steps" in wish.budget:
@@ -236,24 +226,23 @@ def _without_recipe(wish: _Wish) -> tuple[list[Candidate], Candidate, Plan]:
         machine = replace(machine, name=f"this machine at the speed of {_CALIBRATED_WITHOUT_RECIPE},", measured=False)
 
     def steps(recipe: Recipe) -> int:
-        _refuse_too_few_words(recipe, wish)
+        wish.refuse_too_few_words(recipe)
         batch_split(recipe.train, wish.assumed.devices)
         return wish.steps(recipe, machine, start)
 
     found = candidates(steps, wish.vocabulary)
     best = chosen(found)
-    return found, best, wish.plan(best.recipe, best.steps, machine, start)
-
-
-def _show_choice(found: list[Candidate], best: Candidate, planned: Plan, data: Path | None, json: bool) -> None:
-    if not json:
+    planned = wish.plan(best.recipe, best.steps, machine, start)
+    if json:
+        choice = [
+            {"recipe": one.name, "steps": one.steps, "tokens": one.tokens, "tokens_per_weight": one.tokens_a_weight}
+            for one in found
+        ]
+        _print_json({"chosen": best.name, "candidates": choice, **planned.record()})
+    else:
         show_choice(found, best)
-        show_plan(planned, _command(best.name, data, best.steps))
-        return
-    choice = [
-        {"recipe": c.name, "steps": c.steps, "tokens": c.tokens, "tokens_per_weight": c.tokens_a_weight} for c in found
-    ]
-    _print_json({"chosen": best.name, "candidates": choice, **planned.record()})
+        show_plan(planned, wish.command(best.name, best.steps))
+    return planned
 
 
 def _print_json(record: dict[str, Any]) -> None:
@@ -266,11 +255,6 @@ def _name(recipe: Recipe | str | Path) -> str:
         return str(recipe)
     unchanged = (name for name in bundled_recipes() if load_recipe(name) == recipe)
     return next(unchanged, "RECIPE-AND-ITS-OPTIONS")
-
-
-def _command(recipe: str, data: Path | None, steps: int) -> str:
-    words = ["latemask", "pretrain", recipe, "--data", str(data or "DATA"), "--max-steps", str(steps)]
-    return shlex.join(words)
 
 
 def _table(plot: Path | None, json: bool, overwrite: bool) -> None:

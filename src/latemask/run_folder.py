@@ -136,15 +136,9 @@ class RunFolder:
         if self._occupied() or self._cleared.exists():
             self._refuse_or_clear(overwrite)
         packages = ("latemask", "torch", "transformers", "tokenizers", "numpy")
-        write_json_atomically(
-            self.path / "run.json",
-            {
-                "status": "new",
-                "data": data,
-                "command": sys.argv,
-                "versions": {"python": sys.version.split()[0], **{name: version(name) for name in packages}},
-            },
-        )
+        versions = {"python": sys.version.split()[0], **{name: version(name) for name in packages}}
+        record = {"status": "new", "data": data, "command": sys.argv, "versions": versions}
+        write_json_atomically(self.path / "run.json", record)
         write_text_atomically(self.recipe_file, dump_recipe(recipe))  # last: from here on there is a run
 
     def changes(self, recipe: Recipe, data: dict[str, Any]) -> list[str]:
@@ -158,10 +152,8 @@ class RunFolder:
     def check_same(self, recipe: Recipe, data: dict[str, Any]) -> None:
         """Refuse to go on with another recipe or other data than the run began with."""
         if changed := self.changes(recipe, data):
-            raise UserError(
-                f"cannot resume {self.path}: changed since it began: {'; '.join(changed)} "
-                "(--allow-changes, if you mean it)"
-            )
+            problem = f"changed since it began: {'; '.join(changed)} (--allow-changes, if you mean it)"
+            raise UserError(f"cannot resume {self.path}: {problem}")
 
     def go_on(self, recipe: Recipe, data: dict[str, Any], allow_changes: bool) -> None:
         """Let a run go on, with the recipe and the data it began with or, if that is allowed, with others."""
@@ -170,9 +162,8 @@ class RunFolder:
             return
         changed = self.changes(recipe, data)
         if fixed := [line for line in changed if line.startswith(_FIXED)]:
-            raise UserError(
-                f"{'; '.join(fixed)}: a run keeps its model's shape, and its batch, by which samples are counted"
-            )
+            kept = "a run keeps its model's shape, and its batch, by which samples are counted"
+            raise UserError(f"{'; '.join(fixed)}: {kept}")
         if changed:
             say(f"going on with changes: {'; '.join(changed)}")
             write_text_atomically(self.recipe_file, dump_recipe(recipe))
@@ -263,11 +254,9 @@ class RunFolder:
 
     def _refuse_or_clear(self, overwrite: bool) -> None:
         if not overwrite and not self._cleared.exists():
-            raise UserError(
-                f"{self.path} already holds a finished run; choose another --out, or pass --overwrite"
-                if self.is_finished()
-                else f"{self.path} holds an unfinished run; pass --resume to go on or --overwrite to start again"
-            )
+            finished = "already holds a finished run; choose another --out, or pass --overwrite"
+            unfinished = "holds an unfinished run; pass --resume to go on or --overwrite to start again"
+            raise UserError(f"{self.path} {finished if self.is_finished() else unfinished}")
         if self.recipe_file.exists():
             self.recipe_file.replace(self._cleared)
         for path in self.path.iterdir():
@@ -289,12 +278,8 @@ def _metric_row(line: str) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_ours = (
-        isinstance(row, dict)
-        and isinstance(row.get("step"), int)
-        and 0 <= row["step"] <= MOST_STEPS
-        and is_number(row.get("seconds"))
-    )
+    step = row.get("step") if isinstance(row, dict) else None
+    is_ours = isinstance(step, int) and 0 <= step <= MOST_STEPS and is_number(row.get("seconds"))
     return row if is_ours else None
 
 

@@ -35,7 +35,6 @@ from latemask.training.pretraining import pretrain
 
 _KEYS = ("recipe", "data", "out", "flops", "seeds", "grid", "also")
 _MOST_RUNS = 1000
-_OWN_BUDGET = "flops"
 
 Launcher = Literal["plain", "torchrun", "slurm"]
 
@@ -85,7 +84,9 @@ def sweep(
     limit = deadline(stop_after, "--stop-after")
     found = read_sweep(Path(file))
     _refuse_what_cannot_be(found)
-    _write_recipes(found)
+    (found.out / "recipes").mkdir(parents=True, exist_ok=True)
+    for run in found.runs:
+        write_text_atomically(found.recipe_file(run), dump_recipe(run.recipe))
     waiting = [run for run in found.runs if not found.folder(run).is_finished()]
     say(f"{len(found.runs)} runs, {len(found.runs) - len(waiting)} finished")
     if commands is not None:
@@ -97,22 +98,14 @@ def sweep(
         if left <= 0:
             raise TimeIsUp("time is up; the same command goes on")
         say(f"\n{run.name}")
-        pretrain(
-            run.recipe,
-            data=found.data,
-            out=found.folder(run).path,
-            resume=_is_begun(found.folder(run)),
-            stop_after=None if left == math.inf else f"{max(1, round(left))}s",
-        )
+        folder, stop = found.folder(run), None if left == math.inf else f"{max(1, round(left))}s"
+        pretrain(run.recipe, data=found.data, out=folder.path, resume=_is_begun(folder), stop_after=stop)
     return compare([found.folder(run).path for run in found.runs], glue=glue, out=found.out / "report")
 
 
 def read_sweep(path: Path) -> Sweep:
     """Read a sweep file, or say what is wrong with it."""
     tree = _tree(path)
-    for key in ("recipe", "data", "out", "flops"):
-        if tree.get(key) is None:
-            raise UserError(f"{path}: '{key}' is missing")
     flops = _number(tree["flops"], f"{path}: flops")
     seeds = _listed(tree.get("seeds", [0]), f"{path}: seeds")
     arms = [*_grid(tree.get("grid") or {}, path), *_also(tree.get("also") or [], path)]
@@ -140,9 +133,13 @@ def _refuse_doubles(runs: Sequence[SweepRun], path: Path) -> None:
 def _refuse_what_cannot_be(found: Sweep) -> None:
     """Plan every run before the first begins, and see that those that were begun are still what is asked for."""
     data = Mixture.open(found.data, verify=False)
+    from latemask.model import complete_recipe  # not for --help: it loads torch
+
     for run in found.runs:
-        try:
-            recipe = _planned(run.recipe, data)
+        try:  # on some machine; it need not be this one
+            recipe = complete_recipe(run.recipe, data.vocabulary)
+            check_recipe(recipe)
+            planned_steps(recipe)
         except UserError as error:
             raise UserError(f"{printable(run.name)}: {error}") from None
         folder = found.folder(run)
@@ -153,17 +150,8 @@ def _refuse_what_cannot_be(found: Sweep) -> None:
             )
 
 
-def _planned(recipe: Recipe, data: Mixture) -> Recipe:
-    """Return a recipe spelled out, if it can be run on some machine; it need not be this one."""
-    from latemask.model import complete_recipe  # not for --help: it loads torch
-
-    complete = complete_recipe(recipe, data.vocabulary)
-    check_recipe(complete)
-    planned_steps(complete)
-    return complete
-
-
 def _tree(path: Path) -> dict[str, Any]:
+    """Return the keys and values of a sweep file: all that it must have, and no others."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     tree = read_yaml(path, "sweep")
@@ -172,6 +160,9 @@ def _tree(path: Path) -> dict[str, Any]:
     for key in tree:
         if key not in _KEYS:
             raise UserError(f"{path}: unknown key '{printable(str(key))}'{nearest(str(key), _KEYS)}")
+    for key in ("recipe", "data", "out", "flops"):
+        if tree.get(key) is None:
+            raise UserError(f"{path}: '{key}' is missing")
     return tree
 
 
@@ -179,10 +170,8 @@ def _grid(grid: Any, path: Path) -> list[dict[str, Any]]:
     """Return every combination; without a grid, none of its own."""
     if not isinstance(grid, dict):
         raise UserError(f"{path}: grid is a table of recipe keys, each with a list of values")
-    if not grid:
-        return []
     values = [_listed(value, f"{path}: grid, {printable(str(key))}") for key, value in grid.items()]
-    return [dict(zip(map(str, grid), chosen, strict=True)) for chosen in itertools.product(*values)]
+    return [dict(zip(map(str, grid), chosen, strict=True)) for chosen in itertools.product(*values)] if grid else []
 
 
 def _also(also: Any, path: Path) -> list[dict[str, Any]]:
@@ -193,11 +182,11 @@ def _also(also: Any, path: Path) -> list[dict[str, Any]]:
 
 def _run(recipe: str, keys: dict[str, Any], flops: float, path: Path) -> SweepRun:
     """Return one run; its own `flops`, if it has some, take the place of the sweep's."""
-    own = _number(keys.get(_OWN_BUDGET, flops), f"{path}: flops")
+    own = _number(keys.get("flops", flops), f"{path}: flops")
     if budget := [key for key in keys if key.split(".")[0] == "budget"]:
         raise UserError(f"{path}: {budget[0]}: the budget of a sweep is 'flops'")
     try:
-        loaded = load_recipe(recipe, nested({key: value for key, value in keys.items() if key != _OWN_BUDGET}))
+        loaded = load_recipe(recipe, nested({key: value for key, value in keys.items() if key != "flops"}))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return SweepRun(_name(keys), replace(loaded, budget=BudgetRecipe(flops=own)))
@@ -222,16 +211,13 @@ def nested(keys: dict[str, Any]) -> dict[str, Any]:
 def _name(keys: dict[str, Any]) -> str:
     """Name a run by what it changes; the last word of a key will do where no other key ends in it."""
     endings = [key.split(".")[-1] for key in flat(Recipe())]
-    words = [
-        f"{key.split('.')[-1] if endings.count(key.split('.')[-1]) < 2 else key.replace('.', '-')}-{_word(value)}"
-        for key, value in keys.items()
-    ]
+    words = []
+    for key, value in keys.items():
+        last = key.split(".")[-1]
+        name = last if endings.count(last) < 2 else key.replace(".", "-")
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        words.append(f"{name}-{''.join(c if c.isalnum() or c in '.+-' else '-' for c in text)[:60]}")
     return "_".join(words)
-
-
-def _word(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return "".join(c if c.isalnum() or c in ".+-" else "-" for c in text)[:60]
 
 
 def _listed(value: Any, where: str) -> list[Any]:
@@ -251,27 +237,17 @@ def _number(value: Any, where: str) -> float:
     return number
 
 
-def _write_recipes(found: Sweep) -> None:
-    (found.out / "recipes").mkdir(parents=True, exist_ok=True)
-    for run in found.runs:
-        write_text_atomically(found.recipe_file(run), dump_recipe(run.recipe))
-
-
 def _is_begun(run: RunFolder) -> bool:
     return run.recipe_file.is_file() and bool(run.record)
 
 
 def _command(found: Sweep, run: SweepRun, launcher: Launcher, processes: int) -> str:
     folder = found.folder(run)
-    words = [
-        *(("latemask",) if launcher == "plain" else ("torchrun", "--nproc-per-node", str(processes), "-m", "latemask")),
-        "pretrain",
-        str(found.recipe_file(run)),
-        *(word for part in found.data for word in ("--data", part)),
-        "--out",
-        str(folder.path),
-        *(("--resume",) if _is_begun(folder) else ()),
-    ]
+    words = ["latemask", "pretrain", str(found.recipe_file(run))]
+    words += [word for part in found.data for word in ("--data", part)]
+    words += ["--out", str(folder.path), *(["--resume"] if _is_begun(folder) else [])]
+    if launcher != "plain":
+        words = ["torchrun", "--nproc-per-node", str(processes), "-m", *words]
     command = shlex.join(words)
     if launcher != "slurm":
         return command

@@ -13,6 +13,7 @@ from latemask.objectives.late import KINDS
 _KINDS_OF_PICTURES = (".png", ".svg", ".pdf")
 _BARS = "50 %"
 _COLOURS = {"encoder": "#4477aa", "decoder": "#ccbb44", "head": "#ee6677"}
+_DOTS: dict[str, Any] = {"s": 18, "color": "black", "facecolors": "white", "zorder": 3}
 _MARKERS = dict(zip((masking for masking in MASKS if masking != _BARS), "osD^", strict=True))
 
 
@@ -49,21 +50,11 @@ def _panel(axis: Any, size: str, cells: Sequence[Cell]) -> None:
         left = [before + width for before, width in zip(left, widths, strict=True)]
     for masking, marker in _MARKERS.items():
         others = [cell for cell in cells if cell.masking == masking]
-        axis.scatter(
-            [cell.ratio for cell in others],
-            [places[cell.kind, cell.layers] for cell in others],
-            marker=marker,
-            s=18,
-            color="black",
-            facecolors="white",
-            zorder=3,
-            label=masking,
-        )
+        ratios, heights = [cell.ratio for cell in others], [places[cell.kind, cell.layers] for cell in others]
+        axis.scatter(ratios, heights, marker=marker, label=masking, **_DOTS)
     axis.axvline(PAPER[size], color="black", linestyle="--", linewidth=1, label="the paper's 3ML")
     axis.axvline(1, color="grey", linewidth=1)
     axis.set_yticks(list(places.values()), [f"{kind} {layers}" for kind, layers in rows])
-    encoder = SIZES[size]
-    axis.set_title(
-        f"{size}, {encoder.layers} x {encoder.width} (bars: {_BARS} masked; paper: {PAPER[size]:.2f})", fontsize=9
-    )
+    shape = f"{size}, {SIZES[size].layers} x {SIZES[size].width}"
+    axis.set_title(f"{shape} (bars: {_BARS} masked; paper: {PAPER[size]:.2f})", fontsize=9)
     axis.set_xlim(0, 1.05)

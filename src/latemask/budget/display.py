@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from latemask.budget.choice import RULE, Candidate
-from latemask.budget.machines import Machine
 from latemask.budget.plan import Plan
 from latemask.budget.table import LAYERS, LENGTH, MASKS, PAPER, SIZES, VOCABULARY, Cell
 from latemask.recipe import OBJECTIVES, Recipe
@@ -31,24 +32,16 @@ def show_plan(plan: Plan, command: str | None) -> None:
     console.print(_plan_table(plan))
     console.print(f"FLOPs: matrix products, forward and backward. Memory: one device, {plan.run.rows} rows at once.")
     console.print(_where(plan))
-    if (too_much := plan.memory_missing) is not None:
-        console.print(
-            f"does not fit: {_amount(too_much, 'B')} more than {plan.machine.name if plan.machine else ''} has; "
-            + (
-                "lower train.micro_batch_size (the rest of a batch is accumulated)"
-                if plan.run.rows > 1
-                else "not even one row"
-            )
-        )
+    if plan.machine is not None and plan.memory_missing is not None:
+        several = "lower train.micro_batch_size (the rest of a batch is accumulated)"
+        remedy = several if plan.run.rows > 1 else "not even one row"
+        console.print(f"does not fit: {_amount(plan.memory_missing, 'B')} more than {plan.machine.name} has; {remedy}")
     if command:
         console.print(f"run it:  {command}")
 
 
 def _plan_table(plan: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for title in ("this run", "MLM at 15 %", "ratio"):
-        table.add_column(title, justify="right")
+    table = _table("", "this run", "MLM at 15 %", "ratio")
     run, mlm = plan.run, plan.mlm
     parts = [
         ("weights trained", run.weights.total, mlm.weights.total, ""),
@@ -58,17 +51,14 @@ def _plan_table(plan: Plan) -> Table:
         ("FLOPs of the whole run", run.flops, mlm.flops, ""),
         ("  of which validation", run.validation, mlm.validation, ""),
         ("memory at its peak", run.memory.peak, mlm.memory.peak, "B"),
-        *(
-            (f"  {name}", getattr(run.memory, name), getattr(mlm.memory, name), "B")
-            for name in ("weights", "gradients", "optimizer", "activations", "logits", "program")
-        ),
+        *((f"  {part}", size, mlm.memory.parts[part], "B") for part, size in run.memory.parts.items()),
     ]
     for name, ours, theirs, unit in parts:
         table.add_row(name, _amount(ours, unit), _amount(theirs, unit), f"{ours / theirs:.2f}" if theirs else "")
     if plan.machine is not None:
         table.add_row("time", _duration(plan.hours(run)), _duration(plan.hours(mlm)), "")
-        table.add_row("energy", _energy(plan.kwh(run)), _energy(plan.kwh(mlm)), "")
-        table.add_row("CO2", _weight(plan.kg_co2(run)), _weight(plan.kg_co2(mlm)), "")
+        table.add_row("energy", *(_thousands(plan.kwh(cost), "kWh", "Wh") for cost in (run, mlm)), "")
+        table.add_row("CO2", *(_thousands(plan.kg_co2(cost), "kg", "g") for cost in (run, mlm)), "")
     return table
 
 
@@ -76,10 +66,8 @@ def _masking(recipe: Recipe) -> str:
     mask = recipe.mask
     changed = f", {1 - mask.random - mask.keep:.0%} of them [MASK]" if mask.random or mask.keep else ""
     dropped = f", {mask.drop:.0%} dropped" if mask.drop else ""
-    where = OBJECTIVES[recipe.objective].where(recipe)
-    rates = [rate for rate in (mask.rate, mask.rate_end) if rate is not None]
-    masked = " to ".join(f"{rate * 100:.3g}%" for rate in rates)
-    return f"{masked} masked{changed}{dropped}, {where}"
+    masked = " to ".join(f"{rate * 100:.3g}%" for rate in (mask.rate, mask.rate_end) if rate is not None)
+    return f"{masked} masked{changed}{dropped}, {OBJECTIVES[recipe.objective].where(recipe)}"
 
 
 def _plural(noun: str, count: int) -> str:
@@ -93,39 +81,24 @@ def _where(plan: Plan) -> str:
     step = plan.seconds_a_step or 0.0
     speed = f"{plan.tokens / plan.steps / step:,.0f} tokens/s, {_duration(step / 3600)} a step"
     start = f", {plan.start_seconds:.0f} s until the first step" if plan.start_seconds else ""
-    return f"time: {speed}{start}, on {_machine(machine)}\n{_energy_assumed(machine)}"
-
-
-def _machine(machine: Machine) -> str:
+    several = f"{machine.devices} x " if machine.devices > 1 else ""
     share = f"{machine.share:.0%} of a peak of {_amount(machine.peak, 'FLOP/s')}"
     how = "measured" if machine.measured else f"assumed, {machine.number}"
-    several = f"{machine.devices} x " if machine.devices > 1 else ""
-    return f"{several}{machine.name} at {share} ({how})"
-
-
-def _energy_assumed(machine: Machine) -> str:
-    if machine.watts is None:
-        return "energy: add --watts to know it"
-    return (
-        f"energy: {machine.watts:g} W a device, x {machine.pue:g} for the building, {machine.grams_a_kwh:g} g CO2 "
-        "a kWh (assumed; --watts, --pue, --co2)"
-    )
+    energy = "add --watts to know it"
+    if machine.watts is not None:
+        energy = (
+            f"{machine.watts:g} W a device, x {machine.pue:g} for the building, {machine.grams_a_kwh:g} g CO2 a kWh "
+            "(assumed; --watts, --pue, --co2)"
+        )
+    return f"time: {speed}{start}, on {several}{machine.name} at {share} ({how})\nenergy: {energy}"
 
 
 def show_choice(found: Sequence[Candidate], best: Candidate) -> None:
     """Print what a budget would give each recipe, and which it is."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("recipe")
-    for title in ("steps", "tokens", "tokens a weight"):
-        table.add_column(title, justify="right")
-    for candidate in found:
-        mark = " *" if candidate is best else ""
-        table.add_row(
-            candidate.name + mark,
-            f"{candidate.steps:,}",
-            _amount(candidate.tokens),
-            _digits(candidate.tokens_a_weight),
-        )
+    table = _table("recipe", "steps", "tokens", "tokens a weight")
+    for one in found:
+        name = f"{one.name} *" if one is best else one.name
+        table.add_row(name, f"{one.steps:,}", _amount(one.tokens), _digits(one.tokens_a_weight))
     console = _console()
     console.print(table)
     console.print(f"* {RULE}")
@@ -139,18 +112,13 @@ def show_table(cells: Sequence[Cell]) -> None:
     console = _console()
     found = {(cell.size, cell.kind, cell.layers, cell.masking): cell for cell in cells}
     for size, encoder in SIZES.items():
-        table = Table(
-            box=box.SIMPLE_HEAD,
-            title=f"{size}: {encoder.layers} x {encoder.width}; the paper's 3ML: {PAPER[size]:.2f}",
-            title_justify="left",
-        )
-        table.add_column("where the [MASK]s join", no_wrap=True)
-        for masking in MASKS:
-            table.add_column(masking, justify="right")
-        for kind in dict.fromkeys(cell.kind for cell in cells):
-            for layers in LAYERS:
-                ratios = [_against_paper(found[size, kind, layers, masking]) for masking in MASKS]
-                table.add_row(f"{kind}, {layers} {_plural('layer', layers)}", *ratios)
+        title = f"{size}: {encoder.layers} x {encoder.width}; the paper's 3ML: {PAPER[size]:.2f}"
+        table = _table("where the [MASK]s join", *MASKS, title=title, title_justify="left")
+        table.columns[0].no_wrap = True
+        for kind, layers in product(dict.fromkeys(cell.kind for cell in cells), LAYERS):
+            ratios = [found[size, kind, layers, masking].ratio for masking in MASKS]
+            marked = (f"{ratio:.2f}{'+' if ratio > PAPER[size] else ' '}" for ratio in ratios)
+            table.add_row(f"{kind}, {layers} {_plural('layer', layers)}", *marked)
         console.print(table)
     console.print(
         f"FLOPs of a sequence over those of MLM at 15 %, same encoder; RoBERTa, length {LENGTH}, vocabulary "
@@ -158,8 +126,11 @@ def show_table(cells: Sequence[Cell]) -> None:
     )
 
 
-def _against_paper(cell: Cell) -> str:
-    return f"{cell.ratio:.2f}{'+' if cell.ratio > PAPER[cell.size] else ' '}"
+def _table(name: str, *numbers: str, **layout: Any) -> Table:
+    table = Table(name, box=box.SIMPLE_HEAD, **layout)
+    for title in numbers:
+        table.add_column(title, justify="right")
+    return table
 
 
 def _console() -> Console:
@@ -193,13 +164,7 @@ def _duration(hours: float | None) -> str:
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
 
 
-def _energy(kwh: float | None) -> str:
-    if kwh is None:
+def _thousands(value: float | None, unit: str, thousandth: str) -> str:
+    if value is None:
         return _UNKNOWN
-    return f"{_digits(kwh)} kWh" if kwh >= 0.1 else f"{_digits(kwh * 1000)} Wh"
-
-
-def _weight(kg: float | None) -> str:
-    if kg is None:
-        return _UNKNOWN
-    return f"{_digits(kg)} kg" if kg >= 0.1 else f"{_digits(kg * 1000)} g"
+    return f"{_digits(value)} {unit}" if value >= 0.1 else f"{_digits(value * 1000)} {thousandth}"

@@ -13,9 +13,7 @@ from latemask.ground.errors import UserError
 from latemask.objectives import Flops, Weights
 from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, BudgetRecipe, MaskRecipe, Recipe
 
-_MLM = "early"
 _MOST_STAGES = 1000
-_PARTS = [field.name for field in fields(Flops)]
 
 
 def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
@@ -28,7 +26,7 @@ def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     found = [(share, OBJECTIVES[stage.objective].flops(stage, pruned)) for share, stage in _stages(recipe)]
     if len(found) == 1:
         return found[0][1]
-    return Flops(*(sum(share * getattr(flops, part) for share, flops in found) for part in _PARTS))
+    return Flops(*(sum(share * getattr(flops, part.name) for share, flops in found) for part in fields(Flops)))
 
 
 def spent(recipe: Recipe, steps: int, done: int) -> float:
@@ -58,7 +56,7 @@ def _stages(recipe: Recipe) -> list[tuple[float, Recipe]]:
 
 def mlm_baseline(recipe: Recipe) -> Recipe:
     """Return what a recipe is measured against: the same encoder by masked language modelling at 15 %."""
-    return replace(recipe, objective=_MLM, mask=MaskRecipe(rate=MLM_RATE))
+    return replace(recipe, objective="early", mask=MaskRecipe(rate=MLM_RATE))
 
 
 def count_weights(recipe: Recipe) -> Weights:
@@ -69,9 +67,7 @@ def count_weights(recipe: Recipe) -> Weights:
 def with_budget(recipe: Recipe, steps: int | None, tokens: float | None, flops: float | None) -> Recipe:
     """Let a budget given on the command line replace the recipe's."""
     given = BudgetRecipe(steps=steps, tokens=tokens, flops=flops)
-    if given == BudgetRecipe():
-        return recipe
-    return replace(recipe, budget=given)
+    return recipe if given == BudgetRecipe() else replace(recipe, budget=given)
 
 
 def planned_steps(recipe: Recipe) -> int:
@@ -80,12 +76,11 @@ def planned_steps(recipe: Recipe) -> int:
     if budget.steps is not None:
         return budget.steps
     if budget.tokens is not None:
-        steps = int(budget.tokens // (batch * recipe.length))
-        price = f"{batch * recipe.length:,} tokens"
+        seen = batch * recipe.length
+        steps, price = int(budget.tokens // seen), f"{seen:,} tokens"
     elif budget.flops is not None:
         a_step = batch * sequence_flops(recipe).training
-        steps = int(budget.flops // a_step)
-        price = f"{a_step:.3g} FLOPs"
+        steps, price = int(budget.flops // a_step), f"{a_step:.3g} FLOPs"
     else:
         raise UserError("no budget: give --max-steps, --tokens or --flops, or a budget in the recipe")
     if steps > MOST_STEPS:

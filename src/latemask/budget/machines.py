@@ -128,7 +128,7 @@ class Assumptions:
                 "give the peak in that with --peak-tflops"
             )
         return self._machine(
-            name=self.device.lower() if self.device else "a device",
+            self.device.lower() if self.device else "a device",
             peak=(self.peak_tflops or known.peak_tflops) * 1e12,
             share=self.mfu or DEFAULT_MFU,
             watts=self.watts or known.watts,
@@ -139,13 +139,8 @@ class Assumptions:
 
     def measured_machine(self, cores: int, **measured: Any) -> Machine:
         """Return this machine, by what was measured on it."""
-        watts = self.watts or cores * WATTS_A_CORE
-        return self._machine(name="this machine", watts=watts, measured=True, **measured)
+        return self._machine("this machine", watts=self.watts or cores * WATTS_A_CORE, measured=True, **measured)
 
-    def _machine(self, **known: Any) -> Machine:
-        return Machine(
-            devices=self.devices,
-            pue=self.pue or DEFAULT_PUE,
-            grams_a_kwh=DEFAULT_GRAMS_A_KWH if self.co2 is None else self.co2,
-            **known,
-        )
+    def _machine(self, name: str, **known: Any) -> Machine:
+        grams = DEFAULT_GRAMS_A_KWH if self.co2 is None else self.co2
+        return Machine(name, devices=self.devices, pue=self.pue or DEFAULT_PUE, grams_a_kwh=grams, **known)

@@ -33,6 +33,12 @@ class Memory:
     word_table: float
 
     @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by what they are for."""
+        names = ("weights", "gradients", "optimizer", "activations", "logits", "program")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def peak(self) -> float:
         """Most at once: at the end of the forward pass, or at the end of the backward pass."""
         forward = self.activations + self.logits + (self.gradients if self.accumulates else self.word_table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,21 +93,14 @@ class Plan:
         """FLOPs of a sequence, over those of MLM."""
         return self.run.sequence.training / self.mlm.sequence.training
 
-    @property
-    def whole_layers_ratio(self) -> float:
-        """The same, were every layer computed whole."""
-        return sequence_flops(self.recipe, pruned=False).training / self.mlm.sequence.training
-
     def hours(self, cost: Cost) -> float | None:
         """Return how long it takes, if it is known where."""
         return None if self.machine is None else self.machine.hours(cost.flops) + self.start_seconds / 3600
 
     def kwh(self, cost: Cost) -> float | None:
         """Return the energy it takes, if it is known what the machine draws."""
-        hours = self.hours(cost)
-        if self.machine is None or self.machine.kilowatts is None or hours is None:
-            return None
-        return hours * self.machine.kilowatts
+        hours, kilowatts = self.hours(cost), self.machine.kilowatts if self.machine else None
+        return None if hours is None or kilowatts is None else hours * kilowatts
 
     def kg_co2(self, cost: Cost) -> float | None:
         """Return the CO2 of that energy."""
@@ -123,8 +117,7 @@ class Plan:
         """Bytes that a device has too few, if it is known that it has too few."""
         if self.machine is None or self.machine.memory is None:
             return None
-        missing = self.run.memory.peak - self.machine.memory
-        return missing if missing > 0 else None
+        return max(self.run.memory.peak - self.machine.memory, 0) or None
 
     @property
     def passes(self) -> float | None:
@@ -144,13 +137,13 @@ class Plan:
             "flops_per_sequence": run.sequence.training,
             "mlm_flops_per_sequence": self.mlm.sequence.training,
             "ratio": self.ratio,
-            "ratio_without_pruning": self.whole_layers_ratio,
+            "ratio_without_pruning": sequence_flops(self.recipe, pruned=False).training / self.mlm.sequence.training,
             "training_flops": run.training,
             "validation_flops": run.validation,
             "total_flops": run.flops,
             "mlm_total_flops": self.mlm.flops,
-            "memory_bytes": _memory(run.memory),
-            "mlm_memory_bytes": _memory(self.mlm.memory),
+            "memory_bytes": {**run.memory.parts, "peak": run.memory.peak},
+            "mlm_memory_bytes": {**self.mlm.memory.parts, "peak": self.mlm.memory.peak},
             "memory_missing_bytes": self.memory_missing,
             "time": self._time(),
         }
@@ -175,16 +168,11 @@ class Plan:
         }
 
 
-def _memory(memory: Memory) -> dict[str, float]:
-    names = ("weights", "gradients", "optimizer", "activations", "logits", "program", "peak")
-    return {name: getattr(memory, name) for name in names}
-
-
 def steps_for_flops(recipe: Recipe, flops: float, what: str, validation_rows: int | None = None) -> int:
     """Return the most steps whose cost, validations included, stays within a budget; `what` names it in errors."""
-    sequence, train = sequence_flops(recipe), recipe.train
-    rows = train.eval_rows if validation_rows is None else validation_rows
-    a_step, a_validation = train.batch_size * sequence.training, rows * sequence_flops(recipe.as_validated).forward
+    rows = recipe.train.eval_rows if validation_rows is None else validation_rows
+    a_step = recipe.train.batch_size * sequence_flops(recipe).training
+    a_validation = rows * sequence_flops(recipe.as_validated).forward
 
     def cost(steps: int) -> float:
         return steps * a_step + validations(recipe, steps) * a_validation
@@ -192,13 +180,10 @@ def steps_for_flops(recipe: Recipe, flops: float, what: str, validation_rows: in
     most = flops / a_step
     if most > MOST_STEPS:
         raise UserError(f"{what} pays for {most:.3g} steps; {MOST_STEPS:,} at most")
-    low, high = 0, int(most) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle) <= flops else (low, middle)
-    if low < 1:
+    steps = bisect_right(range(1, int(most) + 1), flops, key=cost)
+    if not steps:
         raise UserError(
             f"{what} does not pay for one step and a validation, which cost {cost(1):.3g} FLOPs; "
             "take a larger budget, a smaller recipe or a smaller train.batch_size"
         )
-    return low
+    return steps

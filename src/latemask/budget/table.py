@@ -51,24 +51,16 @@ class Cell:
         """Return the cell with its settings in numbers."""
         mask = MASKS[self.masking]
         return {
-            "size": self.size,
-            "kind": self.kind,
-            "layers": self.layers,
-            "rate": mask.rate,
-            "drop": mask.drop,
-            "random": mask.random,
-            "keep": mask.keep,
-            "encoder": self.encoder,
-            "decoder": self.decoder,
-            "head": self.head,
-            "ratio": self.ratio,
+            **{name: getattr(self, name) for name in ("size", "kind", "layers")},
+            **{name: getattr(mask, name) for name in ("rate", "drop", "random", "keep")},
+            **{name: getattr(self, name) for name in ("encoder", "decoder", "head", "ratio")},
             "ratio_without_pruning": self.without_pruning,
             "paper": PAPER[self.size],
         }
 
 
 def cost_table() -> list[Cell]:
-    """Return every cell."""
+    """Return every cell, in the order of the tables: by size, kind, layers and masking."""
     return [
         _cell(size, kind, layers, masking) for size in SIZES for kind in KINDS for layers in LAYERS for masking in MASKS
     ]
@@ -78,13 +70,6 @@ def _cell(size: str, kind: Kind, layers: int, masking: str) -> Cell:
     recipe = Recipe(length=LENGTH, encoder=SIZES[size], mask=MASKS[masking], options=Join(kind, layers))
     recipe = spelled_out(recipe, VOCABULARY)
     mlm, flops = sequence_flops(mlm_baseline(recipe)).forward, sequence_flops(recipe)
-    return Cell(
-        size,
-        kind,
-        layers,
-        masking,
-        flops.encoder / mlm,
-        flops.decoder / mlm,
-        flops.head / mlm,
-        sequence_flops(recipe, pruned=False).forward / mlm,
-    )
+    whole = sequence_flops(recipe, pruned=False).forward
+    ratios = (part / mlm for part in (flops.encoder, flops.decoder, flops.head, whole))
+    return Cell(size, kind, layers, masking, *ratios)

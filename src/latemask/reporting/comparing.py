@@ -35,24 +35,19 @@ def compare(runs: Sequence[str | Path], *, glue: Sequence[Path] | None = None, o
         glue: results.json that `latemask glue` or `finetune` wrote for their encoders, or its folder.
         out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into.
     """
-    found, problems = read_runs([Path(path) for path in _listed(runs)])
+    found, problems = read_runs(_paths(runs))
     for problem in problems:
         say(problem)
     if not found:
         raise UserError("none of these is a run that can be read: nothing to compare")
-    results = read_scores([Path(path) for path in _listed(glue or [])], found)
-    arms = arms_of(found, results)
+    results = read_scores(_paths(glue), found)
     unequal = common_ground(found) if len(found) > 1 else []
     said = [f"{run.name}: {problem}" for run in found for problem in run.problems] + unequal + results.problems
     for problem in said:
         say(problem)
-    page = Page(
-        title=f"{len(found)} runs side by side" if len(found) > 1 else found[0].name,
-        verdict=verdict(arms, results),
-        problems=problems + said,
-        sections=_sections(found, arms, results),
-        recipes=_recipes(found),
-    )
+    arms = arms_of(found, results)
+    title = f"{len(found)} runs side by side" if len(found) > 1 else found[0].name
+    page = _page(title, found, arms, results, problems=problems + said, verdict=verdict(arms, results))
     written = _write(page, Path(out), found, results)
     for sentence in page.verdict:
         say(sentence)
@@ -69,7 +64,7 @@ def report(run: str | Path, *, glue: Sequence[Path] | None = None, out: Path | N
         out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into; by default report/ in the run.
     """
     found = read_run(Path(run))
-    results = read_scores([Path(path) for path in _listed(glue or [])], [found])
+    results = read_scores(_paths(glue), [found])
     page = _page_of_one(found, results)
     written = _write(page, Path(out) if out else found.folder.report, [found], results)
     for line in (_progress(found).sentence, *page.problems, f"report: {written}"):
@@ -86,18 +81,13 @@ def write_page(run: Path) -> Path:
     return found.folder.report / PAGE
 
 
+def _paths(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    return [Path(path) for path in ([given] if isinstance(given, (str, Path)) else given or [])]
+
+
 def _page_of_one(run: Run, results: Scores) -> Page:
-    return Page(
-        title=f"{run.name}: {run.method}",
-        problems=run.problems + results.problems,
-        sections=_sections([run], arms_of([run], results), results),
-        recipes=_recipes([run]),
-        progress=_progress(run),
-    )
-
-
-def _listed(given: Any) -> list[Any]:
-    return [given] if isinstance(given, (str, Path)) else list(given)
+    problems, arms = run.problems + results.problems, arms_of([run], results)
+    return _page(f"{run.name}: {run.method}", [run], arms, results, problems=problems, progress=_progress(run))
 
 
 def _progress(run: Run) -> Progress:
@@ -117,53 +107,41 @@ def _time(seconds: float) -> str:
     return f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
-def _sections(runs: Sequence[Run], arms: Sequence[Arm], results: Scores) -> list[Section]:
+def _page(title: str, runs: Sequence[Run], arms: Sequence[Arm], results: Scores, **beside: Any) -> Page:
     parts = ", ".join(f"{contest.label} ({contest.part})" for contest in results.contests if contest.part)
     note = f"On a part of the task's data, so not GLUE scores: {parts}." if parts else ""
     differ, same_test = len({run.recipe.mask for run in runs}) > 1, len({run.validated_on for run in runs}) == 1
     losses = _LOSSES_NOTE if differ and same_test else ""
-    return [
+    sections = [
         Section("scores", "Downstream", note, scores(arms, results), _score_tables(arms, results)),
         Section("losses", "Loss", losses, [*ends(arms), *curves(runs)]),
         Section("compute", "Compute", "", [split(runs)], [_totals(runs)]),
         Section("differences", "What differs between the recipes", "", (), _difference_tables(runs)),
     ]
+    recipes = [(run.name, dump_recipe(run.recipe)) for run in runs]
+    return Page(title, sections=sections, recipes=recipes, **beside)
 
 
 def _score_tables(arms: Sequence[Arm], results: Scores) -> list[Table]:
     labels = [contest.label for contest in results.contests]
+
+    def row(name: str, flops: str, runs: int, means: Sequence[float], found: Sequence[ByContest]) -> list[Any]:
+        tasks = ([score for one in found if label in one for score in one[label].values] for label in labels)
+        return [name, flops, runs or "–", _spread(means), *map(_spread, tasks)]
+
+    by_arm = [(arm, [results.by_run[run.name] for run in arm.runs]) for arm in arms]
+    means = results.control_averages
     rows = [
-        [
-            arm.label,
-            f"{arm.flops:.3g}",
-            arm.scored_runs or "–",
-            _spread(arm.scores),
-            *(_spread([score for run in arm.runs for score in results.of(run.name, label)]) for label in labels),
-        ]
-        for arm in arms
-        if any(results.by_run[run.name] for run in arm.runs)
-    ]
-    rows += [
-        [f"{name} (not finished)", "–", "–", "–", *_of_tasks(found, labels)]
-        for name, found in results.unfinished.items()
-    ]
-    rows += [
-        [
-            f"never trained ({name})",
-            "0",
-            "–",
-            _spread(results.control_averages.get(name, [])),
-            *_of_tasks(found, labels),
-        ]
-        for name, found in results.controls.items()
-        if found
+        *(row(arm.label, f"{arm.flops:.3g}", arm.scored_runs, arm.scores, own) for arm, own in by_arm if any(own)),
+        *(row(f"{name} (not finished)", "–", 0, [], [found]) for name, found in results.unfinished.items()),
+        *(
+            row(f"never trained ({name})", "0", 0, means.get(name, []), [found])
+            for name, found in results.controls.items()
+            if found
+        ),
     ]
     columns = ["", "FLOPs", "runs", "mean of shared tasks", *labels]
     return [Table(columns, rows, frozenset(range(1, len(columns))))] if rows else []
-
-
-def _of_tasks(found: ByContest, labels: Sequence[str]) -> list[str]:
-    return [_spread(found[label].values if label in found else []) for label in labels]
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -174,61 +152,52 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _totals(runs: Sequence[Run]) -> Table:
-    columns = ["run", "masking", "status", "steps", "M tokens", "FLOPs", "a sequence / MLM", "time", "validation loss"]
     rows = [
-        [
-            run.name,
-            run.method,
-            run.status,
-            f"{run.done:,} / {run.steps:,}",
-            f"{run.tokens / 1e6:.3g}",
-            f"{run.flops:.3g}",
-            f"{sum(run.split.values()):.2f}",
-            _time(run.seconds),
-            "–" if run.last_validation is None else f"{run.last_validation:.3f}",
-        ]
+        {
+            "run": run.name,
+            "masking": run.method,
+            "status": run.status,
+            "steps": f"{run.done:,} / {run.steps:,}",
+            "M tokens": f"{run.tokens / 1e6:.3g}",
+            "FLOPs": f"{run.flops:.3g}",
+            "a sequence / MLM": f"{sum(run.split.values()):.2f}",
+            "time": _time(run.seconds),
+            "validation loss": "–" if run.last_validation is None else f"{run.last_validation:.3f}",
+        }
         for run in runs
     ]
-    return Table(columns, rows, frozenset(range(3, len(columns))))
+    return Table(list(rows[0]), [list(row.values()) for row in rows], frozenset(range(3, len(rows[0]))))
 
 
 def _difference_tables(runs: Sequence[Run]) -> list[Table]:
     if len(runs) < 2:
         return []
-    differing = recipe_differences(runs)
-    if not differing:
-        return [Table(["run", "recipe"], [[run.name, "the same"] for run in runs])]
-    return [Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in differing.items()])]
-
-
-def _recipes(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    return [(run.name, dump_recipe(run.recipe)) for run in runs]
+    if differing := recipe_differences(runs):
+        return [Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in differing.items()])]
+    return [Table(["run", "recipe"], [[run.name, "the same"] for run in runs])]
 
 
 def _write(page: Page, out: Path, runs: Sequence[Run], results: Scores) -> Path:
+    """Write all files; where a page of ours was, over it, and elsewhere only if nothing is in the way."""
     tables = {"curves.csv": _curve_rows(runs), "scores.csv": _score_rows(runs, results)}
-    _refuse_what_is_not_ours(out, tables)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another --out")
+    if not ((out / PAGE).is_file() and Page.MARK in (out / PAGE).read_text("utf-8", errors="replace")[:2000]):
+        for name in (PAGE, *tables, *_FIGURE_FILES):
+            if (out / name).exists():
+                raise UserError(f"{out / name} was not written by latemask; choose another --out")
     html = page.html()
     out.mkdir(parents=True, exist_ok=True)
     write_text_atomically(out / PAGE, html)  # first: it says that the rest is ours
     for name in _FIGURE_FILES:
         (out / name).unlink(missing_ok=True)  # of a page that was here before
-    for figure in page.figures:
+    for figure in (figure for section in page.sections for figure in section.figures):
         figure.save(out)
     for name, rows in tables.items():
-        write_text_atomically(out / name, _as_csv(rows))
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        write_text_atomically(out / name, text.getvalue())
     return out / PAGE
-
-
-def _refuse_what_is_not_ours(out: Path, tables: Iterable[str]) -> None:
-    """A folder with a page of ours may be written again; elsewhere nothing is in the way of what we write."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose another --out")
-    if (out / PAGE).is_file() and Page.MARK in (out / PAGE).read_text("utf-8", errors="replace")[:2000]:
-        return
-    for name in (PAGE, *tables, *_FIGURE_FILES):
-        if (out / name).exists():
-            raise UserError(f"{out / name} was not written by latemask; choose another --out")
 
 
 def _curve_rows(runs: Sequence[Run]) -> Iterable[Sequence[Any]]:
@@ -240,20 +209,9 @@ def _curve_rows(runs: Sequence[Run]) -> Iterable[Sequence[Any]]:
 
 def _score_rows(runs: Sequence[Run], results: Scores) -> Iterable[Sequence[Any]]:
     yield ["run", "masking", "pretraining_seed", "flops", "task", "learning_rate", "seed", "score"]
-    for run in runs:
-        found = results.by_run.get(run.name) or results.unfinished.get(run.name, {})
-        yield from _rows_of([run.name, run.method, run.recipe.seed, run.flops], found)
-    for name, found in results.controls.items():
-        yield from _rows_of([name, "never trained", "", 0], found)
-
-
-def _rows_of(who: Sequence[Any], found: ByContest) -> Iterable[Sequence[Any]]:
-    for label, task in found.items():
-        for seed, score in task.by_seed.items():
-            yield [*who, label, task.learning_rate, seed, score]
-
-
-def _as_csv(rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    by_run = {**results.unfinished, **results.by_run}
+    found = [([run.name, run.method, run.recipe.seed, run.flops], by_run.get(run.name, {})) for run in runs]
+    found += [([name, "never trained", "", 0], tasks) for name, tasks in results.controls.items()]
+    for who, tasks in found:
+        for label, task in tasks.items():
+            yield from ([*who, label, task.learning_rate, seed, score] for seed, score in task.by_seed.items())

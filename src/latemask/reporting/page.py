@@ -59,26 +59,11 @@ class Page:
     progress: Progress | None = None
     written: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
-    @property
-    def figures(self) -> list[Figure]:
-        """All figures of all sections."""
-        return [figure for section in self.sections for figure in section.figures]
-
     def html(self) -> str:
-        """Return the page."""
+        """Return the page as one file: the template gets every field by its name."""
         from jinja2 import Environment, StrictUndefined
 
         environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
         template = environment.from_string(_TEMPLATE.read_text("utf-8"))
-        return template.render(
-            title=self.title,
-            version=__version__,
-            written=f"{self.written:%Y-%m-%d %H:%M}",
-            progress=self.progress,
-            verdict=self.verdict,
-            problems=self.problems,
-            sections=self.sections,
-            recipes=self.recipes,
-            light=COLOURS,
-            dark=_DARK,
-        )
+        written = f"{self.written:%Y-%m-%d %H:%M}"
+        return template.render({**vars(self), "written": written}, version=__version__, light=COLOURS, dark=_DARK)

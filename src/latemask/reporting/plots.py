@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import statistics
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -29,11 +30,22 @@ _AXES = {
     "flops": ("FLOPs, forward and backward", 1),
     "seconds": ("minutes of training", 60),
 }
+FIGURES = ("scores", "tasks", "loss-end", *(f"loss-{axis}" for axis in _AXES), "compute")
+"""Every name that a figure may have."""
 _SMALL_PANELS_A_ROW = 3
 _LONGEST_NAME = 28
 _LONGEST_BESIDE_ANOTHER = 24
 _APART = 0.02  # of the most FLOPs
 _REM_AN_INCH = 7.0
+_VARIABLES = {
+    **{colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)},
+    _INK: "var(--ink)",
+    _GRID: "var(--line)",
+    _PAPER: "var(--paper)",
+}
+_IN_A_TAG = r"(?=[^<>]*>)"  # in text, a colour is somebody's name: "#0072b2"
+
+_Controls = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ class Figure:
         svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
         svg = re.sub(r"font: [^;\"]*?([\d.]+px)[^;\"]*", r"font-size: \1", svg)
-        return re.sub(r"<[^>]*>", lambda tag: _in_page_colours(tag.group()), svg)  # a name may be "#0072b2"
+        return re.sub(f"({'|'.join(_VARIABLES)}){_IN_A_TAG}", lambda colour: _VARIABLES[colour.group()], svg)
 
     def save(self, folder: Path) -> None:
         """Write NAME.svg and NAME.png."""
@@ -73,13 +85,6 @@ class Figure:
             metadata = {"Date": None} if kind == "svg" else {"Software": None}
             self.drawing.savefig(file, format=kind, dpi=160, transparent=transparent, metadata=metadata)
             return file.getvalue()
-
-
-def _in_page_colours(tag: str) -> str:
-    series = {colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)}
-    for colour, variable in {**series, _INK: "var(--ink)", _GRID: "var(--line)", _PAPER: "var(--paper)"}.items():
-        tag = tag.replace(colour, variable)
-    return tag
 
 
 @contextmanager
@@ -141,25 +146,13 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
     with _style(f"loss-{against}") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.3), layout="constrained")
         for run, look in zip(runs, looks(len(runs)), strict=True):
-            trained, validated = run.points("loss"), run.points("eval_loss")
-            axis.plot(
-                [run.place(row, against) / unit for row in trained],
-                [row["loss"] for row in trained],
-                color=look["color"],
-                linestyle=look["linestyle"],
-                linewidth=1.2,
-            )
-            axis.plot(
-                [run.place(row, against) / unit for row in validated],
-                [row["eval_loss"] for row in validated],
-                color=look["color"],
-                linestyle="none",
-                marker=look["marker"],
-                markersize=4.5,
-            )
-        axis.set_xlabel(label)
-        axis.set_ylabel("loss (nats)")
-        axis.set_xlim(left=0)
+            line = {"linestyle": look["linestyle"], "linewidth": 1.2}
+            marks = {"linestyle": "none", "marker": look["marker"], "markersize": 4.5}
+            for key, how in (("loss", line), ("eval_loss", marks)):
+                rows = run.points(key)
+                across = [run.place(row, against) / unit for row in rows]
+                axis.plot(across, [row[key] for row in rows], color=look["color"], **how)
+        axis.set(xlabel=label, ylabel="loss (nats)", xlim=(0, None))
         axis.locator_params(axis="x", nbins=6)
         _legend(drawing, dict(zip(fitting([run.name for run in runs]), looks(len(runs)), strict=True)))
         pyplot.close(drawing)
@@ -167,19 +160,12 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
     return Figure(f"loss-{against}", f"Loss against {against}", caption, drawing)
 
 
-FIGURES = ("scores", "tasks", "loss-end", *(f"loss-{axis}" for axis in _AXES), "compute")
-"""Every name that a figure may have."""
-
-
 def ends(arms: Sequence[Arm]) -> list[Figure]:
     """The last validation loss against FLOPs, a dot for every run; nothing where they were not validated alike."""
-    runs = [run for arm in arms for run in arm.runs]
-    if len(arms) < 2 or len({run.validated_on for run in runs}) > 1:
+    losses, tests = [arm.losses for arm in arms], {run.validated_on for arm in arms for run in arm.runs}
+    if len(arms) < 2 or len(tests) > 1 or not all(losses):
         return []
-    losses = [arm.losses for arm in arms]
-    if not all(losses):
-        return []
-    drawing = _against_flops("loss-end", arms, losses, "last validation loss (nats)", {})
+    drawing = _against_flops("loss-end", "last validation loss (nats)", arms, losses, {})
     caption = "Validation loss at the end, the same 15 % of the same rows masked for all. A dot for every run."
     return [Figure("loss-end", "Last validation loss against FLOPs", caption, drawing)]
 
@@ -188,21 +174,19 @@ def split(runs: Sequence[Run]) -> Figure:
     """Where the FLOPs of a sequence go, against masked language modelling of the same encoder."""
     with _style("compute") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 1.1 + 0.32 * len(runs)), layout="constrained")
-        places = range(len(runs) - 1, -1, -1)
-        left = [0.0] * len(runs)
+        heights, left = range(len(runs) - 1, -1, -1), [0.0] * len(runs)
         for part, colour in _PARTS.items():
             widths = [run.split[part] for run in runs]
             if not any(widths):
                 continue  # no run has a decoder: no word about one
-            axis.barh(places, widths, 0.66, left, color=colour, label=part, edgecolor=_PAPER, linewidth=0.8)
+            axis.barh(heights, widths, 0.66, left, color=colour, label=part, edgecolor=_PAPER, linewidth=0.8)
             left = [before + width for before, width in zip(left, widths, strict=True)]
-        for place, total in zip(places, left, strict=True):
-            axis.text(total + 0.01, place, f"{total:.2f}", va="center")
+        for height, total in zip(heights, left, strict=True):
+            axis.text(total + 0.01, height, f"{total:.2f}", va="center")
         axis.axvline(1, color=_INK, linewidth=0.8)
-        axis.set_yticks(list(places), fitting([run.name for run in runs]))
-        axis.set_xlim(0, max([1.0, *left]) * 1.12)
+        axis.set_yticks(list(heights), fitting([run.name for run in runs]))
+        axis.set(xlabel="FLOPs of a sequence; MLM at 15 % is 1", xlim=(0, max([1.0, *left]) * 1.12))
         axis.grid(visible=False, axis="y")
-        axis.set_xlabel("FLOPs of a sequence; MLM at 15 % is 1")
         drawing.legend(loc="outside upper center", ncols=3)
         pyplot.close(drawing)
     caption = "FLOPs of a sequence by where they go; masked language modelling at 15 % with the same encoder is 1."
@@ -214,32 +198,24 @@ def scores(arms: Sequence[Arm], found: Scores) -> list[Figure]:
     scored = [arm for arm in arms if arm.scores]
     if not scored:
         return []
-    tasks = ", ".join(found.shared)
-    every = f"{_caption(found.control_averages)} Mean over {tasks}."
-    values = [arm.scores for arm in scored]
-    drawing = _against_flops("scores", scored, values, "mean score (per cent)", found.control_averages)
-    return [Figure("scores", "Downstream scores against FLOPs", every, drawing), _task_panels(arms, found)]
+    controls, values = found.control_averages, [arm.scores for arm in scored]
+    drawing = _against_flops("scores", "mean score (per cent)", scored, values, controls)
+    caption = f"{_caption(controls)} Mean over {', '.join(found.shared)}."
+    return [Figure("scores", "Downstream scores against FLOPs", caption, drawing), _task_panels(arms, found)]
 
 
-def _caption(controls: Mapping[str, Any]) -> str:
+def _caption(controls: Sized) -> str:
     dots = "A dot for every seed, a bar at the median, a line from lowest to highest."
     return f"{dots} Broken line: never trained, median and range." if controls else dots
 
 
-def _against_flops(
-    name: str,
-    arms: Sequence[Arm],
-    values: Sequence[Sequence[float]],
-    what: str,
-    controls: Mapping[str, Sequence[float]],
-) -> Any:
+def _against_flops(name: str, what: str, arms: Sequence[Arm], values: list[list[float]], controls: _Controls) -> Any:
     with _style(name) as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
         for dots, place, look in zip(values, places(arms), looks(len(arms)), strict=True):
             _dots(axis, place, dots, look)
         _levels(axis, controls)
-        axis.set_xlabel(_flops_label(arms))
-        axis.set_ylabel(what)
+        axis.set(xlabel=_flops_label(arms), ylabel=what)
         axis.margins(x=0.15, y=0.12)
         dots_only = ({**look, "linestyle": "none"} for look in looks(len(arms)))
         entries = dict(zip(fitting([arm.label for arm in arms]), dots_only, strict=True))
@@ -251,14 +227,13 @@ def _against_flops(
 def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
     labels = [contest.label for contest in found.contests]
     columns = min(_SMALL_PANELS_A_ROW, len(labels))
-    rows = -(-len(labels) // columns)
+    rows = math.ceil(len(labels) / columns)
+    size = (0.6 + 2.1 * columns, 0.7 + 1.8 * rows)
     with _style("tasks") as pyplot:
-        size = (0.6 + 2.1 * columns, 0.7 + 1.8 * rows)
         drawing, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         for axis, label in zip(grid.flat, labels, strict=False):
             for arm, place, look in zip(arms, places(arms), looks(len(arms)), strict=True):
-                values = [score for run in arm.runs for score in found.of(run.name, label)]
-                if values:
+                if values := [score for run in arm.runs for score in found.of(run.name, label)]:
                     _dots(axis, place, values, look)
             _levels(axis, {name: scores[label].values for name, scores in found.controls.items() if label in scores})
             axis.set_title(label)
@@ -289,25 +264,17 @@ def _flops_label(arms: Sequence[Arm]) -> str:
 
 
 def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any]) -> None:
-    median = statistics.median(values)
+    marks = {"color": look["color"], "linestyle": "none"}
     axis.plot([flops, flops], [min(values), max(values)], color=look["color"], linewidth=1, alpha=0.6)
-    axis.plot([flops], [median], color=look["color"], marker="_", markersize=14, markeredgewidth=2.2, linestyle="none")
-    axis.plot(
-        [flops] * len(values),
-        values,
-        color=look["color"],
-        marker=look["marker"],
-        markersize=4.5,
-        linestyle="none",
-        alpha=0.75,
-    )
+    axis.plot([flops], [statistics.median(values)], marker="_", markersize=14, markeredgewidth=2.2, **marks)
+    axis.plot([flops] * len(values), values, marker=look["marker"], markersize=4.5, alpha=0.75, **marks)
 
 
-def _levels(axis: Any, controls: Mapping[str, Sequence[float]]) -> None:
+def _levels(axis: Any, controls: _Controls) -> None:
     """Draw what was never trained: it has no place on the axis of FLOPs."""
     for values, look in zip(controls.values(), _level_looks(controls).values(), strict=True):
         axis.axhspan(min(values), max(values), color=_INK, alpha=0.08, linewidth=0)
-        axis.axhline(statistics.median(values), linewidth=1, color=look["color"], linestyle=look["linestyle"])
+        axis.axhline(statistics.median(values), linewidth=1, **look)
 
 
 def _level_looks(controls: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -14,8 +14,6 @@ from latemask.ground.files import json_digest
 from latemask.recipe import MLM_RATE, OBJECTIVES, BudgetRecipe, Recipe, flat, load_recipe, spelled_out
 from latemask.run_folder import RunFolder, is_number
 
-_TOKENIZER = "tokenizer.json"
-
 
 @dataclass(frozen=True)
 class Run:
@@ -86,8 +84,8 @@ class Run:
         """What is left at the speed of the last log lines; None where that cannot be said."""
         if not self.is_in_use or len(self.rows) < 2:
             return None
-        recent = self.rows[-min(len(self.rows), 10) :]
-        steps, seconds = recent[-1]["step"] - recent[0]["step"], recent[-1]["seconds"] - recent[0]["seconds"]
+        first, last = self.rows[-10:][0], self.rows[-1]
+        steps, seconds = last["step"] - first["step"], last["seconds"] - first["seconds"]
         return (self.steps - self.done) * seconds / steps if steps > 0 and seconds > 0 else None
 
     def place(self, row: dict[str, Any], axis: str) -> float:
@@ -119,10 +117,9 @@ class Run:
         """The way of masking, in a few words."""
         mask = self.recipe.mask
         end = "" if mask.rate_end is None else f" to {mask.rate_end:.0%}"
-        words = [self.recipe.objective, f"{mask.rate:.0%}{end}"]
-        if mask.drop:
-            words.append(f"drop {mask.drop:.0%}")
-        return " ".join([*words, *OBJECTIVES[self.recipe.objective].words(self.recipe)])
+        drop = [f"drop {mask.drop:.0%}"] if mask.drop else []
+        own = OBJECTIVES[self.recipe.objective].words(self.recipe)
+        return " ".join([self.recipe.objective, f"{mask.rate:.0%}{end}", *drop, *own])
 
     @property
     def arm(self) -> Recipe:
@@ -151,25 +148,22 @@ class Run:
         if not self.rows:
             missing = f"{self.folder.metrics_file} is missing or empty: there are no losses to show"
             return [missing if self.is_finished else "no log lines yet"]
-        found = []
+        found, others = [], self.other_validations
         if self.done - (last := int(self.rows[-1]["step"])) >= self.recipe.train.log_every:
             found.append(f"its log ends at step {last:,}: losses, time and speed are those up to there")
         if self.damaged_rows:
             found.append(f"{self.damaged_rows} damaged log lines were left out")
         if strange := sum(key in row and not is_number(row[key]) for row in self.rows for key in ("loss", "eval_loss")):
             found.append(f"{strange} of its losses are no numbers, and not shown")
-        if self.other_validations:
-            found.append(
-                f"{self.other_validations} validations of an earlier latemask, with the run's own masks, were left out"
-            )
+        if others:
+            found.append(f"{others} validations of an earlier latemask, with the run's own masks, were left out")
         return found
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Read run folders; return those that can be read and what is wrong with the others."""
-    names = short_names(paths)
     runs, problems = [], []
-    for path, name in zip(paths, names, strict=True):
+    for path, name in zip(paths, short_names(paths), strict=True):
         try:
             runs.append(read_run(path, name))
         except UserError as error:
@@ -182,42 +176,24 @@ def read_run(path: Path, name: str | None = None) -> Run:
     folder = RunFolder(path)
     if not path.is_dir():
         raise UserError(f"{path} is a file, not a run folder" if path.exists() else f"{path}: no such folder")
-    if not folder.recipe_file.is_file() or not folder.record:
+    if not folder.recipe_file.is_file() or not (record := folder.record):
         raise UserError(f"{path} is not a latemask run (it needs recipe.yaml and run.json)")
-    record = folder.record
-    recipe = _spelled_out(load_recipe(folder.recipe_file), record, path)
+    recipe, vocabulary = load_recipe(folder.recipe_file), record.get("data", {}).get("vocabulary")
+    if recipe.encoder.vocab_size is None and not isinstance(vocabulary, int):
+        raise UserError(f"{path}/recipe.yaml does not say encoder.vocab_size, so its FLOPs are not known")
+    recipe = spelled_out(recipe, vocabulary or 0)
+    planned_steps(recipe)  # or say that there is no budget
     rows = folder.metrics()
-    kept = [row for row in rows if "eval_loss" not in row or _is_common(row, recipe)]
-    run = Run(
-        name or printable(path.resolve().name),
-        folder,
-        recipe,
-        record,
-        kept,
-        damaged_rows=folder.damaged_metrics(),
-        is_in_use=folder.is_in_use(),
-        other_validations=len(rows) - len(kept),
-    )
+    # A validation that does not say what it masked had the run's own masks: those that all have now, or others.
+    own = MLM_RATE if recipe.at(1).counts == recipe.as_validated.counts and recipe.seed == 0 else None
+    kept = [row for row in rows if "eval_loss" not in row or row.get("eval_masked", own) == MLM_RATE]
+    name, damaged = name or printable(path.resolve().name), folder.damaged_metrics()
+    run = Run(name, folder, recipe, record, kept, damaged, folder.is_in_use(), len(rows) - len(kept))
     try:
         str([run.problems, data_of(run), tokenizer_of(run)])
     except (TypeError, ValueError, AttributeError, LookupError, RecursionError):
         raise UserError(f"{path / 'run.json'} is damaged") from None
     return run
-
-
-def _spelled_out(recipe: Recipe, record: dict[str, Any], path: Path) -> Recipe:
-    vocabulary = record.get("data", {}).get("vocabulary")
-    if recipe.encoder.vocab_size is None and not isinstance(vocabulary, int):
-        raise UserError(f"{path}/recipe.yaml does not say encoder.vocab_size, so its FLOPs are not known")
-    recipe = spelled_out(recipe, vocabulary or 0)
-    planned_steps(recipe)  # or say that there is no budget
-    return recipe
-
-
-def _is_common(row: dict[str, Any], recipe: Recipe) -> bool:
-    """Whether a validation had the masks that all runs have now."""
-    same_masks = recipe.at(1).counts == recipe.as_validated.counts and recipe.seed == 0
-    return row.get("eval_masked") == MLM_RATE or ("eval_masked" not in row and same_masks)
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
@@ -237,11 +213,8 @@ def recipe_differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     recipes = [flat(run.recipe) for run in runs]
     every = dict.fromkeys(key for recipe in recipes for key in recipe)  # an objective's own keys are not everybody's
     keys = [key for key in every if len({str(recipe[key]) for recipe in recipes if key in recipe}) > 1]
-    return {key: [_shown(recipe.get(key, "–")) for recipe in recipes] for key in keys}
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else printable(str(value))
+    values = {key: [recipe.get(key, "–") for recipe in recipes] for key in keys}
+    return {key: [f"{x:g}" if isinstance(x, float) else printable(str(x)) for x in row] for key, row in values.items()}
 
 
 def common_ground(runs: Sequence[Run]) -> list[str]:
@@ -253,17 +226,16 @@ def common_ground(runs: Sequence[Run]) -> list[str]:
         ("row lengths", lambda run: run.recipe.length),
         ("numbers of rows to validate on", lambda run: run.recipe.train.eval_rows),
     ]
-    found = [(what, _groups(known, identity)) for what, identity in tests]
     different = [
-        f"these runs have different {what}, so their losses are not comparable: {_listed(groups)}"
-        for what, groups in found
-        if len(groups) > 1
+        f"these runs have different {what}, so their losses are not comparable: {' / '.join(map(', '.join, groups))}"
+        for what, identity in tests
+        if len(groups := _groups(known, identity)) > 1
     ]
-    same = [group for group in _groups([run for run in runs if run.is_finished], identity_of) if len(group) > 1]
     return different + [
         f"these have the same recipe, data and seed, so they are no repeats; {group[0]} alone is judged: "
         f"{', '.join(group)}"
-        for group in same
+        for group in _groups([run for run in runs if run.is_finished], identity_of)
+        if len(group) > 1
     ]
 
 
@@ -285,8 +257,7 @@ def tokenizer_of(run: Run) -> str:
     """Return what tells the tokenizer of a run from others; that of its data, where it is not known by itself."""
     files = _fingerprint(run)
     named = files.items() if isinstance(files, dict) else ()
-    known = [checksum for name, checksum in named if name.endswith(_TOKENIZER)]
-    return str(known[0]) if known else data_of(run)
+    return next((str(checksum) for name, checksum in named if name.endswith("tokenizer.json")), data_of(run))
 
 
 def _groups(runs: Sequence[Run], identity: Callable[[Run], Any]) -> list[list[str]]:
@@ -294,7 +265,3 @@ def _groups(runs: Sequence[Run], identity: Callable[[Run], Any]) -> list[list[st
     for run in runs:
         groups.setdefault(identity(run), []).append(run.name)
     return list(groups.values())
-
-
-def _listed(groups: Sequence[Sequence[str]]) -> str:
-    return " / ".join(", ".join(group) for group in groups)

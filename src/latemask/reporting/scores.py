@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from latemask.evaluation.identity import encoder_checksum
-from latemask.evaluation.results import Results, Summary
+from latemask.evaluation.results import RESULTS, Results
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest
 from latemask.reporting.runs import Run
-
-RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
@@ -114,27 +112,22 @@ def _collect(results: Results, owners: _Owners, scores: Scores) -> None:
     where = printable(str(results.path))
     for name, record in results.encoders.items():
         is_control = bool(record.get("random"))
-        owner, problem = (owners.control if is_control else owners.of)(name, record["identity"])
-        if owner is None:
-            scores.problems.append(f"{where}: {problem}")
+        try:
+            owner = (owners.control if is_control else owners.of)(name, record["identity"])
+        except UserError as error:
+            scores.problems.append(f"{where}: {error}; left out")
             continue
         among = scores.controls if is_control else scores.by_run if owner in scores.by_run else scores.unfinished
         found = among.setdefault(owner, {})
         for task in results.tasks:
-            summary = results.summary(name, task)
-            if summary is None:
+            if (summary := results.summary(name, task)) is None:
                 scores.problems.append(f"{where}: '{printable(name)}' has no {printable(task)} yet")
-                continue
-            label = _contest(results, task, scores.contests).label
-            if label in found:
+            elif (label := _contest(results, task, scores.contests).label) in found:
                 scores.problems.append(f"{where}: {owner} has a score on {label} already; this one is left out")
-                continue
-            found[label] = _task_scores(summary)
-
-
-def _task_scores(summary: Summary) -> TaskScores:
-    by_seed = {seed: 100 * score for seed, score in zip(summary.seeds, summary.scores, strict=True)}
-    return TaskScores(by_seed, summary.learning_rate, tuple(map(float, summary.tried)), summary.collapsed)
+            else:
+                by_seed = {seed: 100 * score for seed, score in zip(summary.seeds, summary.scores, strict=True)}
+                tried = tuple(map(float, summary.tried))
+                found[label] = TaskScores(by_seed, summary.learning_rate, tried, summary.collapsed)
 
 
 def _shortcomings(scores: Scores, runs: Sequence[Run]) -> Iterator[str]:
@@ -199,30 +192,26 @@ class _Owners:
         self.problems: list[str] = []
         for run in runs:
             encoder = run.folder.encoder
-            if (encoder / "config.json").is_file():
-                self._note_checksum(run)
             self.by_path |= {path.resolve(): run.name for path in (run.folder.path, encoder)}
+            if (encoder / "config.json").is_file():
+                try:
+                    self.by_checksum.setdefault(encoder_checksum(encoder), run.name)
+                except UserError as error:
+                    self.problems.append(f"{run.name}: {error}")
 
-    def _note_checksum(self, run: Run) -> None:
-        try:
-            self.by_checksum.setdefault(encoder_checksum(run.folder.encoder), run.name)
-        except UserError as error:
-            self.problems.append(f"{run.name}: {error}")
+    def control(self, name: str, identity: str) -> str:
+        """Return what a control is called, or say what is wrong."""
+        if self.controls.setdefault(name, identity) != identity:
+            raise UserError(f"'{printable(name)}' is another encoder than the '{printable(name)}' before it")
+        return printable(name)
 
-    def control(self, name: str, identity: str) -> tuple[str | None, str]:
-        """Return what a control is called, or what is wrong."""
-        if self.controls.setdefault(name, identity) == identity:
-            return printable(name), ""
-        return None, f"'{printable(name)}' is another encoder than the '{printable(name)}' before it; left out"
-
-    def of(self, name: str, checksum: str) -> tuple[str | None, str]:
-        """Return the run, or what is wrong."""
-        shown = printable(name)
+    def of(self, name: str, checksum: str) -> str:
+        """Return the name of the run, or say what is wrong."""
         if found := self.by_checksum.get(checksum):
-            return found, ""
+            return found
         by_name = self.by_path.get(Path(name).resolve())
         if by_name is None:
-            return None, f"'{shown}' is none of the runs given; left out"
+            raise UserError(f"'{printable(name)}' is none of the runs given")
         if by_name in self.by_checksum.values():
-            return None, f"'{shown}' was evaluated with other weights than {by_name} has now; left out"
-        return by_name, ""
+            raise UserError(f"'{printable(name)}' was evaluated with other weights than {by_name} has now")
+        return by_name

@@ -49,11 +49,6 @@ class Arm:
         return self.runs[0].flops
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether others are held against it."""
-        return OBJECTIVES[self.runs[0].recipe.objective].is_baseline
-
-    @property
     def median(self) -> float:
         """The median score."""
         return statistics.median(self.scores)
@@ -70,30 +65,24 @@ def arms_of(runs: Sequence[Run], scores: Scores) -> list[Arm]:
     groups: dict[str, list[Run]] = {}
     known = set()
     for run in runs:
-        if not run.is_finished or identity_of(run) in known:
-            continue
-        known.add(identity_of(run))
-        groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
-    labels = _labels([group[0] for group in groups.values()])
-    return [
-        Arm(label, group, [scores.averages(run.name) for run in group])
-        for label, group in zip(labels, groups.values(), strict=True)
-    ]
+        if run.is_finished and identity_of(run) not in known:
+            known.add(identity_of(run))
+            groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
+    labelled = zip(_labels([group[0] for group in groups.values()]), groups.values(), strict=True)
+    return [Arm(label, group, [scores.averages(run.name) for run in group]) for label, group in labelled]
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """Name arms by their method where that tells them apart, and by the run's name where it does not."""
     methods = [run.method for run in runs]
     budgets = [f"{run.method}, {run.flops:.2g} FLOPs" for run in runs]
-    for labels in (methods, budgets):
-        if len(set(labels)) == len(labels):
-            return labels
-    return [f"{run.name} ({run.method})" for run in runs]
+    names = [f"{run.name} ({run.method})" for run in runs]
+    return next((labels for labels in (methods, budgets) if len(set(labels)) == len(labels)), names)
 
 
 def baselines_of(arms: Sequence[Arm]) -> list[Arm]:
     """Return what the others are held against: early masking or, where there is none, the first that was given."""
-    found = [arm for arm in arms if arm.is_baseline]
+    found = [arm for arm in arms if OBJECTIVES[arm.runs[0].recipe.objective].is_baseline]
     return found if found and len(found) < len(arms) else list(arms[:1])
 
 
@@ -114,46 +103,36 @@ def _by_scores(arms: Sequence[Arm], scores: Scores) -> list[str]:
     bases = baselines_of(scored)
     others = [arm for arm in scored if arm not in bases]
     for base in bases:
-        said += [*_reached(base, others), *_at_equal_flops(base, others)]
+        said += [_reached(base, others)] if others else []
+        equal = [arm for arm in others if abs(arm.flops / base.flops - 1) <= _EQUAL]
+        said += [f"At the same FLOPs as {base.label}, {arm.label} has {_beside(arm, base)}." for arm in equal]
     said += never
     silent = [arm.label for arm in arms if not arm.scores]
     return said + ([f"Without scores, and not judged: {', '.join(silent)}."] if silent else [])
 
 
-def _reached(base: Arm, others: Sequence[Arm]) -> list[str]:
-    if not others:
-        return []
-    able = sorted((arm for arm in others if round(arm.median, 1) >= round(base.median, 1)), key=lambda arm: arm.flops)
+def _reached(base: Arm, others: Sequence[Arm]) -> str:
+    """Say who reaches the baseline's median score with the least FLOPs or, if nobody does, who comes closest."""
+    able = [arm for arm in others if round(arm.median, 1) >= round(base.median, 1)]
+    best = min(able, key=lambda arm: arm.flops) if able else max(others, key=lambda arm: arm.median)
     reference = f"the median of {base.label} ({base.median:.1f}; {base.spread})"
-    if able:
-        arm = able[0]
-        share = f"{arm.flops / base.flops:.0%} of its FLOPs"
-        return [f"{arm.label} reaches {reference} at {share}: {_beside(arm, base)}."]
-    arm = max(others, key=lambda arm: arm.median)
-    share = f"{arm.flops / base.flops:.0%} of its FLOPs"
-    return [
-        f"None of the others reaches {reference}; the best of them is {arm.label} at {share}: {_beside(arm, base)}."
-    ]
-
-
-def _at_equal_flops(base: Arm, others: Sequence[Arm]) -> list[str]:
-    equal = [arm for arm in others if abs(arm.flops / base.flops - 1) <= _EQUAL]
-    return [f"At the same FLOPs as {base.label}, {arm.label} has {_beside(arm, base)}." for arm in equal]
+    end = f"at {best.flops / base.flops:.0%} of its FLOPs: {_beside(best, base)}."
+    if not able:
+        return f"None of the others reaches {reference}; the best of them is {best.label} {end}"
+    return f"{best.label} reaches {reference} {end}"
 
 
 def _against_control(name: str, found: Sequence[float], arms: Sequence[Arm]) -> str:
     """Say which arms gained anything by being trained at all: without that, their order says little."""
-    control = f"{statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f}, n = {len(found)})"
+    median = statistics.median(found)
+    higher = [arm for arm in arms if arm.median > median]
     groups = {
-        "above all of that": [arm for arm in arms if min(arm.scores) > max(found)],
-        "above by the median only": [
-            arm for arm in arms if arm.median > statistics.median(found) and min(arm.scores) <= max(found)
-        ],
-        "no better, so that pre-training shows nothing here": [
-            arm for arm in arms if arm.median <= statistics.median(found)
-        ],
+        "above all of that": [arm for arm in higher if min(arm.scores) > max(found)],
+        "above by the median only": [arm for arm in higher if min(arm.scores) <= max(found)],
+        "no better, so that pre-training shows nothing here": [arm for arm in arms if arm not in higher],
     }
     words = [f"{what}: {', '.join(arm.label for arm in group)}" for what, group in groups.items() if group]
+    control = f"{median:.1f} ({min(found):.1f} to {max(found):.1f}, n = {len(found)})"
     return f"Never trained, {name} has {control}; {'; '.join(words)}."
 
 
@@ -209,11 +188,9 @@ def _loss_reached(base: Arm, others: Sequence[Arm]) -> str:
 
 def _flops_at(arm: Arm, loss: float) -> float:
     """Return the FLOPs at the first validation that is as good as a loss, else all of them; median over runs."""
-    reached = [
-        next((row for row in run.points("eval_loss") if round(row["eval_loss"], 3) <= loss), None) for run in arm.runs
-    ]
-    pairs = zip(arm.runs, reached, strict=True)
-    return statistics.median(arm.flops if row is None else run.place(row, "flops") for run, row in pairs)
+    good = ([row for row in run.points("eval_loss") if round(row["eval_loss"], 3) <= loss] for run in arm.runs)
+    pairs = zip(arm.runs, good, strict=True)
+    return statistics.median(run.place(rows[0], "flops") if rows else arm.flops for run, rows in pairs)
 
 
 def _ends(arms: Sequence[Arm]) -> list[str]:
