@@ -53,8 +53,9 @@ class Loop:
         """Of the losses since the last log line, of this process."""
         self.logged_at = done
         self.norm = torch.zeros((), device=device)
-        self.first_bad = torch.zeros(2, device=device)
-        """The first step whose gradient was no number, and its norm; zeros while there is none. Kept on the device."""
+        self.bad_step = torch.zeros((), dtype=torch.int64, device=device)
+        """The first step whose gradient was no number, 0 while there is none. Kept on the device, like its norm."""
+        self.bad_norm = torch.zeros((), device=device)
 
     def _wrapped(self) -> Any:
         """Let the processes share the work: FSDP splits the weights, DDP gives each a copy."""
@@ -119,21 +120,19 @@ class Loop:
         """
         if self.scaler.is_enabled():
             return
-        is_new = ~torch.isfinite(self.norm) & (self.first_bad[0] == 0)
-        self.first_bad = torch.where(
-            is_new, torch.stack((self.norm.new_tensor(self.done + 1), self.norm)), self.first_bad
-        )
+        is_first_bad = ~torch.isfinite(self.norm) & (self.bad_step == 0)
+        self.bad_step = torch.where(is_first_bad, self.done + 1, self.bad_step)
+        self.bad_norm = torch.where(is_first_bad, self.norm, self.bad_norm)
         looks_itself = self.optimizer.defaults.get("fused") and not self.is_sharded
         if looks_itself:
-            self.optimizer.found_inf = (self.first_bad[0] > 0).float()
+            self.optimizer.found_inf = (self.bad_step > 0).float()
         if not looks_itself or self.device.type == "cpu" or self.done % LOOK_EVERY == 0:
             self.look()
 
     def look(self) -> None:
         """Ask whether all gradients so far were numbers."""
-        step, norm = self.first_bad.tolist()
-        if step:
-            raise NonFinite(int(step), norm)
+        if step := int(self.bad_step.item()):
+            raise NonFinite(step, self.bad_norm.item())
 
     # Around the steps
 
@@ -149,16 +148,18 @@ class Loop:
     def validate(self, batches: Iterable[tuple[Batch, int]]) -> float:
         """Return the mean loss over all rows that count, whoever has which; a batch comes with how many of its do."""
         self.look()
-        total = torch.zeros(2, dtype=torch.float64)
+        losses, counts = [], []
         self.model.eval()
         for batch, rows in batches:
             with self.computing():
-                loss = self.model(**batch.to(self.device)).loss
-            total += torch.tensor([float(loss) * rows, rows], dtype=torch.float64)
+                losses.append(self.model(**batch.to(self.device)).loss)
+            counts.append(rows)
         self.model.train()
         if self.is_sharded:
             self.wrapped.reshard()  # which a backward pass would have done
-        loss_sum, row_count = sum_over_all(total).tolist()
+        weights = torch.tensor(counts, dtype=torch.float64)
+        own = torch.stack((torch.stack(losses).cpu().double() @ weights, weights.sum()))
+        loss_sum, row_count = sum_over_all(own).tolist()
         return loss_sum / row_count
 
 
