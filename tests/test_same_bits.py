@@ -22,7 +22,7 @@ from latemask.run_folder import RunFolder
 
 EXPECTED = Path(__file__).with_name("same_bits.json")
 FAMILIES = ("modernbert", "roberta", "roberta-prelayernorm", "bert")
-TRAIN = {"log_every": 1, "eval_every": 10, "save_every": 12, "precision": "fp32", "eval_rows": 20}
+TRAIN = {"log_every": 1, "eval_every": 10, "save_every": 100, "precision": "fp32", "eval_rows": 20}
 TINY = {
     "length": 32,
     "encoder": {"layers": 3, "width": 32, "heads": 2},
