@@ -58,7 +58,7 @@ def _recipe_of(tree: Any, where: str) -> Recipe:
             own[owner] = built(OBJECTIVES[owner].Options, plain.pop(section), where, f"{section}.")
     if "options" in plain:
         raise UserError(f"{where}: unknown key 'options'; an objective's own section has its own name")
-    objective = plain.get("objective", Recipe.objective)
+    objective = str(plain.get("objective", Recipe.objective))
     try:
         return built(Recipe, {**plain, "options": own.get(objective)}, where)
     except UserError as error:  # a name that is in no table does not know its file
