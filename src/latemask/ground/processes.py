@@ -5,6 +5,7 @@ The first process alone reads checksums, locks, writes and talks. With one proce
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -70,6 +71,7 @@ def leave() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
+        gc.collect()  # a DDP model that outlives its group waits for it for ever when it goes
         dist.barrier()
         dist.destroy_process_group()
 

@@ -87,12 +87,16 @@ def run_job(job: Job, run: RunFolder, wishes: Wishes) -> None:
     with ExitStack() as held:
         decided_by_the_first(lambda: _take(run, wishes.resume, held))
         if decided_by_the_first(lambda: _begun(job, run, wishes)) == _READY:
-            with StopRequest(wishes.deadline) as stop:
-                loop = _trained(job, run, stop, wishes.on_nan)
-                if loop.done < job.steps:
-                    decided_by_the_first(lambda: _say_how_to_go_on(job, run, loop.done, stop))
-            _finish(job, run, loop)
+            _train_to_the_end(job, run, wishes)  # with all that holds on to the other processes: gone before we part
     leave()
+
+
+def _train_to_the_end(job: Job, run: RunFolder, wishes: Wishes) -> None:
+    with StopRequest(wishes.deadline) as stop:
+        loop = _trained(job, run, stop, wishes.on_nan)
+        if loop.done < job.steps:
+            decided_by_the_first(lambda: _say_how_to_go_on(job, run, loop.done, stop))
+    _finish(job, run, loop)
 
 
 # Begin
