@@ -79,7 +79,6 @@ print(json.dumps([step_memory(recipe, rows, half=steps.loop.dtype is not None).p
 """
 
 SHAPES = [
-    ("mini-base", 24, {}),
     ("3ml-base", 4, {"length": 128, "encoder": {"layers": 6, "vocab_size": 20000}}),
     ("small", 16, {"length": 256, "encoder": {"layers": 8}}),
 ]
