@@ -53,6 +53,20 @@ class Family(ABC):
     def config(self, encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
         """Return the stock config of a new encoder."""
 
+    def usual_settings(self, encoder: EncoderRecipe, vocabulary: Vocabulary) -> dict[str, Any]:
+        """Return what nearly every stock config calls by the same names."""
+        return {
+            "vocab_size": encoder.vocab_size,
+            "hidden_size": encoder.width,
+            "num_hidden_layers": encoder.layers,
+            "num_attention_heads": encoder.heads,
+            "intermediate_size": encoder.ffn_width,
+            "initializer_range": encoder.init_std,
+            "pad_token_id": vocabulary.pad,
+            "bos_token_id": vocabulary.bos,
+            "eos_token_id": vocabulary.eos,
+        }
+
     # What a stock checkpoint is
 
     def check(self, config: Any) -> None:

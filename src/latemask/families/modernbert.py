@@ -41,15 +41,7 @@ class ModernBert(Family):
 
         config = AutoConfig.for_model(
             self.model_type,
-            vocab_size=encoder.vocab_size,
-            hidden_size=encoder.width,
-            num_hidden_layers=encoder.layers,
-            num_attention_heads=encoder.heads,
-            intermediate_size=encoder.ffn_width,
-            initializer_range=encoder.init_std,
-            pad_token_id=vocabulary.pad,
-            bos_token_id=vocabulary.bos,
-            eos_token_id=vocabulary.eos,
+            **self.usual_settings(encoder, vocabulary),
             cls_token_id=vocabulary.bos,
             sep_token_id=vocabulary.eos,
             max_position_embeddings=encoder.max_length,
