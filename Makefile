@@ -28,7 +28,7 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest --numprocesses $$(( $$(nproc 2>/dev/null || echo 2) + 1 )) --dist worksteal
+	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis latemask-demo
