@@ -76,7 +76,7 @@ class Blurring(Objective):
         return model.predict(states.gather(1, predicted[..., None].expand(-1, -1, states.shape[-1])), labels)
 
     def fill_batch(self, ids, is_mask):
-        return {"ids": ids[None], "predicted": is_mask.nonzero().T}
+        return {"ids": ids, "predicted": is_mask.nonzero()[:, 1].view(len(ids), -1)}
 
     def flops(self, recipe, pruned=True):
         length = recipe.length

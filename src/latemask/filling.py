@@ -62,7 +62,7 @@ class Filler:
         """Return the `top` predictions for each mask of `text`, in its order."""
         import torch
 
-        ids = self._ids(text)
+        ids = self._ids(text)[None]
         if top < 1:
             raise UserError(f"--top {top} shows nothing; it must be at least 1")
         batch = self.model.objective.fill_batch(ids, ids == self.tokenizer.mask_token_id)

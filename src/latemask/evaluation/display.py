@@ -8,31 +8,22 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from latemask.evaluation.methods import METHODS
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import CSV, TABLE, Results, Summary
 from latemask.ground.console import printable
 from latemask.ground.files import write_text_atomically
+from latemask.ground.tables import escaped, markdown_table, show_table
 
 _CONSTANT = "no reading (majority class or mean)"
-Rows = list[list[str]]
 
 
 def show(results: Results) -> None:
     """Print the table and its notes."""
-    console = Console(highlight=False)
-    table = Table()
-    head, *rows = _rows(results)
-    for number, name in enumerate(head):
-        table.add_column(Text(name), justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    show_table(_rows(results))
     for note in notes(results):
-        console.print(note, markup=False, soft_wrap=True)
+        Console(highlight=False).print(note, markup=False, soft_wrap=True)
 
 
 def write_tables(results: Results) -> None:
@@ -48,8 +39,8 @@ def as_markdown(results: Results) -> str:
     for trial in results.ordered():
         of = [printable(trial.encoder), trial.task, f"{trial.learning_rate:g}", str(trial.seed), _percent(trial.score)]
         every.append([*of, _metrics(trial.metrics), str(trial.epoch), "collapsed" if trial.collapsed else ""])
-    said = (f"- {_escaped(note)}" for note in notes(results))
-    return "\n".join([*_markdown_table(_rows(results)), "", *said, "", "Every run:", "", *_markdown_table(every), ""])
+    said = (f"- {escaped(note)}" for note in notes(results))
+    return "\n".join([*markdown_table(_rows(results)), "", *said, "", "Every run:", "", *markdown_table(every), ""])
 
 
 def as_csv(results: Results) -> str:
@@ -67,7 +58,7 @@ def as_csv(results: Results) -> str:
     return file.getvalue()
 
 
-def _rows(results: Results) -> Rows:
+def _rows(results: Results) -> list[list[str]]:
     """Encoders down, tasks across: median and range, in per cent."""
     tasks = list(results.tasks)
     names = [f"{task}*" if results.tasks[task]["part"] else task for task in tasks]
@@ -147,13 +138,3 @@ def _warnings(results: Results) -> Iterable[str]:
 
 def _metrics(metrics: dict[str, float | None]) -> str:
     return ", ".join(f"{name} {_percent(value)}" for name, value in metrics.items() if value is not None)
-
-
-def _markdown_table(rows: Rows) -> list[str]:
-    head, *body = ([_escaped(cell) for cell in row] for row in rows)
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)]
-
-
-def _escaped(text: str) -> str:
-    """Keep what was read from files from becoming Markdown or HTML."""
-    return "".join(f"&#{ord(c)};" if c in "<>&`|[]" else c for c in text)

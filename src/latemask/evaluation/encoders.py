@@ -148,12 +148,12 @@ def open_encoders(given: Sequence[str], tokenizer: str | None = None) -> list[En
 
 def _trained(given: str) -> Encoder:
     folder = _folder(given)
-    config, tokenizer = _config(given, str(folder)), load_tokenizer(folder)
+    config, tokenizer = encoder_config(given, str(folder)), load_tokenizer(folder)
     _refuse_larger(given, config, tokenizer)
     return Encoder(given, folder, config, tokenizer, encoder_checksum(folder))
 
 
-def _config(given: str, folder: str) -> Any:
+def encoder_config(given: str, folder: str) -> Any:
     """Read the config of a text encoder, or say that it is something else."""
     config = stock_config(folder)
     is_text = hasattr(config, "hidden_size") and getattr(config, "vocab_size", None)
@@ -179,7 +179,7 @@ def _refuse_larger(given: str, config: Any, tokenizer: Any) -> None:
 def _folder(given: str) -> Path:
     path = Path(given)
     if not path.exists():
-        return _from_hub(given)
+        return from_hub(given)
     if not path.is_dir():
         raise UserError(f"{printable(given)} is a file, not an encoder's folder")
     run = RunFolder(path)
@@ -195,7 +195,8 @@ def _folder(given: str) -> Path:
     return export(path, out=Path(aside) / "encoder")
 
 
-def _from_hub(given: str) -> Path:
+def from_hub(given: str) -> Path:
+    """Fetch a model's files, without its code or anything pickled."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -212,7 +213,7 @@ def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
     if (Path(name) / "config.json").is_file() and not is_ours(Path(name)):
         if tokenizer is not None:
             raise UserError(f"--tokenizer: '{name}' has its own")
-        return _untrained(given, _config(given, name), load_tokenizer(name))
+        return _untrained(given, encoder_config(given, name), load_tokenizer(name))
     if Path(name).is_dir() and not (Path(name) / "recipe.yaml").is_file():
         raise UserError(f"{printable(given)}: the folder holds neither a run nor an encoder")
     run = RunFolder(Path(name) if Path(name).is_dir() else Path(name).parent)

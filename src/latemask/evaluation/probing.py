@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from latemask.evaluation.builtin_tasks import ProbeTask, builtin_documents, probe_tasks
 from latemask.evaluation.features import batches_by_length, evaluating, featurize, make_collator
@@ -21,6 +18,7 @@ from latemask.evaluation.tasks import Examples
 from latemask.ground.console import printable, progress_bar
 from latemask.ground.errors import UserError
 from latemask.ground.files import write_json_atomically
+from latemask.ground.tables import show_table
 
 _TEST_SHARE = 0.25
 _MOST_TOKENS = 128
@@ -158,14 +156,11 @@ def _accuracy(vectors: list[np.ndarray], task: ProbeTask, train: np.ndarray, tes
 
 
 def _show(results: list[ProbeResult]) -> None:
-    table = Table()
-    table.add_column("probe: accuracy, per cent")
-    for name in ("this encoder", "random encoder", "majority"):
-        table.add_column(name, justify="right")
+    rows = [["probe: accuracy, per cent", "this encoder", "random encoder", "majority"]]
     for result in results:
         scores = (_spread(result.encoder), _spread(result.random), f"{100 * result.majority:.1f}")
-        table.add_row(Text(printable(result.question)), *scores)
-    Console(highlight=False).print(table)
+        rows.append([printable(result.question), *scores])
+    show_table(rows)
 
 
 def _spread(scores: list[float]) -> str:

@@ -79,7 +79,7 @@ class Objective(ABC):
 
     @abstractmethod
     def fill_batch(self, ids: Tensor, is_mask: Tensor) -> dict[str, Tensor]:
-        """Return what `forward` takes to fill the masks of one text [S]."""
+        """Return what `forward` takes to fill the masks of texts [B, S], as many of them in every text."""
 
     # The cost, of a recipe that is spelled out and whose mask rate stays
 

@@ -55,8 +55,8 @@ class EarlyMasking(Objective):
         return model.predict(states.gather(1, index), labels)
 
     def fill_batch(self, ids: Tensor, is_mask: Tensor) -> dict[str, Tensor]:
-        positions = ids.new_ones(ids.shape).cumsum(0) - 1
-        return {"input_ids": ids[None], "positions": positions[None], "predicted_slots": positions[None, is_mask]}
+        positions = ids.new_ones(ids.shape).cumsum(1) - 1
+        return {"input_ids": ids, "positions": positions, "predicted_slots": positions[is_mask].view(len(ids), -1)}
 
     def flops(self, recipe: Recipe, pruned: bool = True) -> Flops:
         """Every layer sees every position but the dropped ones."""

@@ -143,11 +143,11 @@ class LateMasking(Objective):
         return None if model.decoder is not None else model.config.encoder.num_hidden_layers - model.config.join_layers
 
     def fill_batch(self, ids: Tensor, is_mask: Tensor) -> dict[str, Tensor]:
-        positions = ids.new_ones(ids.shape).cumsum(0) - 1
+        positions = ids.new_ones(ids.shape).cumsum(1) - 1
         return {
-            "visible_ids": ids[None, ~is_mask],
-            "visible_positions": positions[None, ~is_mask],
-            "masked_positions": positions[None, is_mask],
+            "visible_ids": ids[~is_mask].view(len(ids), -1),
+            "visible_positions": positions[~is_mask].view(len(ids), -1),
+            "masked_positions": positions[is_mask].view(len(ids), -1),
         }
 
     # The cost
