@@ -1,7 +1,5 @@
 """`latemask sweep`: every combination with every seed, all at the same FLOPs; it goes on, and ends with a page."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from latemask.sweeping import read_sweep
 from latemask.text import Mixture
 from latemask.training.job import plan_job
 from tests.conftest import tiny_recipe
+from tests.launching import run
 
 
 @pytest.fixture
@@ -141,11 +140,12 @@ def test_commands_for_other_machines(sweep_file, capsys, launcher, start):
     assert not Path("sweep/rate-0.3_seed-0").exists()
 
 
-def test_a_printed_command_runs(sweep_file, capsys):
+def test_a_printed_command_runs(sweep_file, capsys, tmp_path):
     sweep(sweep_file(grid={"mask.rate": [0.3]}), commands="plain")
     (line,) = capsys.readouterr().out.splitlines()
-    words = line.split()
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+    name, *words = line.split()
+    assert name == "latemask"
+    done = run(tmp_path / "says", *words)
     assert done.returncode == 0, done.stderr
     assert RunFolder(Path("sweep/rate-0.3_seed-0")).is_finished()
 

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -13,6 +11,7 @@ from latemask.cli import main
 from latemask.evaluation import grid
 from latemask.evaluation.results import Results
 from tests.evaluation.conftest import write_glue
+from tests.launching import launch
 
 QUICK = ["--epochs", "1", "--seeds", "2", "--lrs", "1e-3", "--batch-size", "8"]
 
@@ -82,19 +81,15 @@ def test_an_interruption_anywhere_leaves_the_table_the_same(two_tasks, encoder_f
 def test_a_kill_loses_nothing_that_was_finished(two_tasks, encoder_folder, tmp_path):
     """SIGKILL at whatever moment the first run is written down, then the same command again."""
     common = ["glue", str(encoder_folder), "--data", str(two_tasks), *QUICK]
-    command = [sys.executable, "-m", "latemask", *common, "--out", str(tmp_path / "cut")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = launch(tmp_path / "says", *common, "--out", tmp_path / "cut")
     path = tmp_path / "cut" / "results.json"
-    try:
-        while process.poll() is None and not (path.is_file() and Results.read(path).trials):
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
+    while process.returncode is None and not (path.is_file() and Results.read(path).trials):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     done = len(Results.read(path).trials)
     assert 1 <= done < 4
-    assert main(command[3:]) == 0
+    assert main([*common, "--out", str(tmp_path / "cut")]) == 0
     assert main([*common, "--out", str(tmp_path / "whole")]) == 0
     assert table(tmp_path / "cut") == table(tmp_path / "whole")
 

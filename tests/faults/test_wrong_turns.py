@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -16,6 +14,7 @@ from latemask.run_folder import RunFolder
 from latemask.training.logs import LossWatch
 from latemask.training.loop import Loop
 from tests.faults.tormenting import RECIPE, log_lines, same_end
+from tests.launching import launch
 
 STEPS = 12
 SHORT = replace(RECIPE, budget=BudgetRecipe(steps=STEPS))
@@ -178,14 +177,11 @@ def test_a_signal_to_the_whole_group_reaches_no_loading_process(data, tmp_path, 
     recipe, run = tmp_path / "recipe.yaml", RunFolder(tmp_path / "run")
     many = replace(RECIPE, train=replace(RECIPE.train, workers=2, log_every=1, save_every=1000))
     recipe.write_text(dump_recipe(replace(many, budget=BudgetRecipe(steps=100_000))))
-    words = [sys.executable, "-m", "latemask", "pretrain", str(recipe), "--data", str(data.folder), "--out"]
-    with subprocess.Popen([*words, str(run.path)], stderr=subprocess.PIPE, text=True, start_new_session=True) as one:
-        for line in one.stderr:
-            if line.startswith("step 5/"):
-                os.killpg(one.pid, number)
-                break
-        said = one.stderr.read()
-        assert one.wait(60) == 128 + number
-    assert "Traceback" not in said
-    assert said.count("stopping after this step") == 1
+    words = ("pretrain", recipe, "--data", data.folder, "--out", run.path)
+    one = launch(tmp_path / "says", *words, session=True)
+    one.wait_for("step 5/")
+    os.killpg(one.pid, number)
+    assert one.wait() == 128 + number
+    assert "Traceback" not in one.stderr
+    assert one.stderr.count("stopping after this step") == 1
     assert run.last_checkpoint() is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import multiprocessing
 import os
 import random
 import signal
@@ -24,6 +23,7 @@ from latemask.recipe import BudgetRecipe, EncoderRecipe, Recipe, TrainRecipe
 from latemask.run_folder import RunFolder
 from latemask.text import prepare
 from latemask.text.builtin import BuiltinReader
+from tests.launching import forked
 
 RECIPE = Recipe(
     length=32,
@@ -70,9 +70,7 @@ class Outcome:
 
 def live(recipe: Recipe, data: Path, out: Path, seconds: float | None, number: int) -> Outcome:
     """Start or resume a run, and send it a signal after some time; None lets it live."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["latemask.training.running"])
-    process = context.Process(target=train, args=(recipe, data, out, (out / "recipe.yaml").is_file()))
+    process = forked(train, recipe, data, out, (out / "recipe.yaml").is_file())
     process.start()
     process.join(seconds)
     killed = process.is_alive()

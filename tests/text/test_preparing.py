@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from latemask.ground.errors import UserError
 from latemask.text import PreparedData, prepare
 from latemask.text.prepared import NOTE
+from tests.launching import Launched, launch, run
 from tests.text.test_executors import fake_slurm
 
 
@@ -197,19 +197,24 @@ def test_a_file_name_that_is_no_text_survives(tmp_path, text):
     assert prepare([odd], out=out, vocab_size=300).manifest == first.manifest
 
 
-ROOT = Path(__file__).parents[2]
-# The command line, with tasks and parts so small that a small corpus has many.
-COMMAND = """
-import sys
-from latemask.text import shards, sources
-sources.SMALLEST_GROUP, shards.PART_TOKENS, shards.BATCH_CHARACTERS = 60_000, 8_000, 4_000
-from latemask.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
+# Tasks and parts so small that a small corpus has many.
+SMALL = {
+    "latemask.text.sources.SMALLEST_GROUP": 60_000,
+    "latemask.text.shards.PART_TOKENS": 8_000,
+    "latemask.text.shards.BATCH_CHARACTERS": 4_000,
+}
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-c", COMMAND, "prepare", *map(str, arguments)]
+def start(out: Path, *arguments: str | Path) -> Launched:
+    """Begin to prepare into a folder, in a process of its own."""
+    return launch(out.with_name(f"{out.name}-says"), "prepare", *arguments, "--out", out, change=SMALL)
+
+
+def done(out: Path, *arguments: str | Path) -> Launched:
+    """Prepare into a folder, in a process of its own."""
+    process = start(out, *arguments)
+    assert process.wait() == 0, process.stderr
+    return process
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -227,14 +232,14 @@ def many_tasks(tmp_path_factory, corpus):
     (folder / "in" / "a.txt").write_text("\n\n".join(documents[::2]))
     (folder / "in" / "b.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents[1::2]))
     options = (folder / "in", "--vocab-size", "600", "--dedup", "exact", "--validation", "0.1")
-    subprocess.run(command(*options, "--out", folder / "calm", "--workers", "1"), check=True)
+    done(folder / "calm", *options, "--workers", "1")
     return options, folder / "calm"
 
 
 @pytest.mark.parametrize("workers", [5])
 def test_the_bytes_do_not_depend_on_the_number_of_workers(many_tasks, tmp_path, workers):
     options, calm = many_tasks
-    subprocess.run(command(*options, "--out", tmp_path / "out", "--workers", str(workers)), check=True)
+    done(tmp_path / "out", *options, "--workers", str(workers))
     assert len(list((calm / "train").glob("*.ds"))) > 8
     assert files_in(tmp_path / "out") == files_in(calm)
 
@@ -243,11 +248,11 @@ def test_killed_four_times_at_random_moments_it_ends_with_the_same_bytes(many_ta
     options, calm = many_tasks
     out, draw = tmp_path / "out", random.Random(0)
     for _ in range(4):
-        process = subprocess.Popen(command(*options, "--out", out, "--workers", "2"), stderr=subprocess.DEVNULL)
-        time.sleep(draw.uniform(1, 6))
+        process = start(out, *options, "--workers", "2")
+        time.sleep(draw.uniform(0.2, 4))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    subprocess.run(command(*options, "--out", out), check=True)
+    done(out, *options)
     assert files_in(out) == files_in(calm)
 
 
@@ -255,22 +260,16 @@ def test_killed_four_times_at_random_moments_it_ends_with_the_same_bytes(many_ta
 def test_a_signal_ends_it_in_one_line_that_says_how_to_go_on(many_tasks, tmp_path, number):
     options, calm = many_tasks
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [*command(*options, "--out", out, "--workers", "2")],
-        stderr=subprocess.PIPE,
-        text=True,
-        restore_signals=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    while not list(out.glob(".preparing/records/*.json")) and process.poll() is None:
+    process = start(out, *options, "--workers", "2")
+    while not list(out.glob(".preparing/records/*.json")) and process.returncode is None:
         time.sleep(0.02)
     process.send_signal(number)
-    _, errors = process.communicate()
-    assert process.returncode == 128 + number
-    assert errors.splitlines()[-1] == "latemask: stopped. What is finished is kept: run the same command again to go on"
-    assert "Traceback" not in errors
+    assert process.wait() == 128 + number
+    last = process.stderr.splitlines()[-1]
+    assert last == "latemask: stopped. What is finished is kept: run the same command again to go on"
+    assert "Traceback" not in process.stderr
     assert not (out / "manifest.json").exists()
-    again = subprocess.run(command(*options, "--out", out), check=True, capture_output=True, text=True)
+    again = done(out, *options)
     assert "going on where an earlier run stopped" in again.stderr
     assert files_in(out) == files_in(calm)
 
@@ -280,11 +279,8 @@ def test_slurm_gives_the_same_bytes(many_tasks, tmp_path, monkeypatch):
     fake_slurm(tmp_path / "bin", monkeypatch)
     named = ("partition=cpu", "time=1:00:00", "tasks-per-job=50")
     slurm = ("--executor", "slurm", *(word for option in named for word in ("--executor-option", option)))
-    found = subprocess.run(command(*options, *slurm, "--out", tmp_path / "out"), capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    assert "handed over to Slurm" in found.stderr
-    again = subprocess.run(command(*options, "--out", tmp_path / "out"), capture_output=True, text=True)
-    assert "nothing to do" in again.stderr  # and the log of the last job is gone
+    assert "handed over to Slurm" in done(tmp_path / "out", *options, *slurm).stderr
+    assert "nothing to do" in done(tmp_path / "out", *options).stderr  # and the log of the last job is gone
     assert files_in(tmp_path / "out") == files_in(calm)
 
 
@@ -318,10 +314,10 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("workers", ["2"])
-def test_a_full_disk_is_one_line_and_nothing_looks_finished(small_disk, many_tasks, workers):
+def test_a_full_disk_is_one_line_and_nothing_looks_finished(small_disk, many_tasks, tmp_path, workers):
     (source, *_), calm = many_tasks
-    arguments = command(source, "--out", small_disk / "out", "--tokenizer", calm / "tokenizer", "--workers", workers)
-    found = subprocess.run(arguments, capture_output=True, text=True)
+    words = ("prepare", source, "--out", small_disk / "out", "--tokenizer", calm / "tokenizer", "--workers", workers)
+    found = run(tmp_path / "says", *words, change=SMALL)
     assert found.returncode == 2
     assert "the disk is full" in found.stderr.splitlines()[-1]
     assert "Traceback" not in found.stderr

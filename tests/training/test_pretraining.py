@@ -6,9 +6,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,6 +33,7 @@ from latemask.training.checkpoints import checkpoint_to_resume, refuse_another_m
 from latemask.training.job import plan_job
 from latemask.training.loop import Loop
 from tests.conftest import KINDS, joining, tiny_recipe
+from tests.launching import launch
 
 
 def recipe_of(steps: int, **train):
@@ -428,18 +426,13 @@ def test_data_of_another_tokenizer_is_refused(data, tmp_path, corpus):
 def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(data, tmp_path, number):
     """The real thing: another process, a real signal, its own exit code."""
     (tmp_path / "r.yaml").write_text(dump_recipe(recipe_of(100_000, save_every=100_000)))
-    command = [sys.executable, "-m", "latemask", "pretrain", str(tmp_path / "r.yaml")]
-    command += ["--data", str(data.folder), "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    words = ("pretrain", tmp_path / "r.yaml", "--data", data.folder, "--out", tmp_path / "run")
+    process = launch(tmp_path / "says", *words)
+    process.wait_for("step ")
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert "--resume" in errors
-    assert "Traceback" not in errors
+    assert process.wait() == 128 + number
+    assert "--resume" in process.stderr
+    assert "Traceback" not in process.stderr
     assert RunFolder(tmp_path / "run").last_checkpoint() is not None
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
 

@@ -1,6 +1,5 @@
 """Several processes on gloo: the same samples and losses for any number of them, sharded or not, and across resumes."""
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -11,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from latemask import UserError, pretrain
 from latemask.recipe import BudgetRecipe, EncoderRecipe, Recipe, dump_recipe
 from latemask.run_folder import RunFolder
+from latemask.training.loop import Loop
 from tests.faults.tormenting import RECIPE, log_lines
+from tests.launching import forked, launch
 
 STEPS = 20
 BASE = replace(
@@ -24,24 +26,23 @@ BASE = replace(
 )
 
 
+def as_torchrun(rank: int, world: int, port: int) -> dict[str, str]:
+    """What torchrun tells each process."""
+    ranks, worlds = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)), ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    return {**ranks, **dict.fromkeys(worlds, str(world)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def process(
     rank: int, world: int, port: int, recipe: Recipe, data: Path, out: Path, options: dict, error: Path
 ) -> None:
     """One of several, as torchrun starts it."""
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world),
-        LOCAL_WORLD_SIZE=str(world),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        HF_HUB_OFFLINE="1",
-        TRANSFORMERS_VERBOSITY="error",
-    )
-
-    from latemask import UserError, pretrain
-    from latemask.training.loop import Loop
-
+    os.environ.update(as_torchrun(rank, world, port))
     if options.pop("signals_itself", None) == rank:
         whole = Loop.step
 
@@ -76,16 +77,9 @@ def poison_once(loop, at: int) -> None:
 
 def run_with(world: int, recipe: Recipe, data, out: Path, **options) -> list[int]:
     """Let so many processes do a run; return their exit codes."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["latemask.training.running"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     processes = [
-        context.Process(
-            target=process,
-            args=(rank, world, port, recipe, data.folder, out, options, out.with_name(f"{out.name}-{rank}.txt")),
-        )
+        forked(process, rank, world, port, recipe, data.folder, out, options, out.with_name(f"{out.name}-{rank}.txt"))
         for rank in range(world)
     ]
     for one in processes:
@@ -184,47 +178,32 @@ def test_a_batch_that_does_not_split_is_a_clear_line(data, tmp_path):
     assert "train.batch_size 3 does not split into 2 process(es)" in said
 
 
-def test_torchrun_starts_it(data, tmp_path):
-    recipe = tmp_path / "recipe.yaml"
-    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "latemask", "pretrain", str(recipe)]
-    words += ["--data", str(data.folder), "--out", str(tmp_path / "run")]
-    recipe.write_text(dump_recipe(replace(BASE, budget=BudgetRecipe(steps=2))))
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert done.stderr.count("finished:") == 1
+_whole_step = Loop.step
 
-
-FAILING = """
-import os, sys
-from latemask.cli import main
-from latemask.training.loop import Loop
-
-whole = Loop.step
 
 def vanish(self, batches):
+    """In the second process, a file is gone in the sixth step."""
     if os.environ["RANK"] == "1" and self.done == 5:
         raise FileNotFoundError(2, "No such file or directory", "/data/0007.ds")
-    whole(self, batches)
-
-Loop.step = vanish
-sys.exit(main(sys.argv[1:]))
-"""
+    _whole_step(self, batches)
 
 
 def test_an_error_in_one_process_ends_all_with_its_message(data, tmp_path):
-    script, recipe, run = tmp_path / "failing.py", tmp_path / "recipe.yaml", RunFolder(tmp_path / "run")
-    script.write_text(FAILING)
+    recipe, run = tmp_path / "recipe.yaml", RunFolder(tmp_path / "run")
     recipe.write_text(dump_recipe(BASE))
-    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "pretrain", str(recipe)]
-    words += ["--data", str(data.folder), "--out", str(run.path)]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert "latemask (process 1): /data/0007.ds: No such file or directory" in done.stderr
-    assert "[rank0]: Traceback" not in done.stderr
+    words = ("pretrain", recipe, "--data", data.folder, "--out", run.path)
+    change, port = {"latemask.training.loop.Loop.step": vanish}, free_port()
+    first, second = (
+        launch(tmp_path / str(rank), *words, change=change, env=as_torchrun(rank, 2, port)) for rank in (0, 1)
+    )
+    assert (first.wait(), second.wait()) == (2, 2)
+    assert second.stderr.splitlines()[-1] == "latemask (process 1): /data/0007.ds: No such file or directory"
+    assert "another process of this run ended" in first.stderr.splitlines()[-1]
+    assert "Traceback" not in first.stderr + second.stderr
     assert run.last_checkpoint().name == "checkpoint-4"
 
 
-def test_one_signal_stops_all_after_the_same_step_with_a_checkpoint(data, tmp_path):
+def test_torchrun_starts_it_and_one_signal_stops_all_after_the_same_step_with_a_checkpoint(data, tmp_path):
     recipe, run = tmp_path / "recipe.yaml", RunFolder(tmp_path / "run")
     recipe.write_text(dump_recipe(replace(BASE, budget=BudgetRecipe(steps=100_000))))
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "latemask", "pretrain", str(recipe)]
@@ -236,6 +215,6 @@ def test_one_signal_stops_all_after_the_same_step_with_a_checkpoint(data, tmp_pa
                 break
         said = several.stderr.read()
         several.wait(60)
-    assert "checkpoint saved. Go on with:" in said
+    assert said.count("checkpoint saved. Go on with:") == 1
     assert "torchrun --nproc-per-node 2 -m latemask pretrain" in said
     assert run.record["stopped_at"] == int(run.last_checkpoint().name.split("-")[1]) >= 10
