@@ -20,6 +20,7 @@ VERBS = {
     "pretrain": ("training.pretraining", "recipe + data -> a pre-trained encoder"),
     "fill": ("filling", "what a pre-trained model puts in the place of <mask>"),
     "export": ("exporting", "run -> a stock Hugging Face folder"),
+    "grammar": ("evaluation.grammar", "which of two sentences is right, zero-shot: BLiMP and its like"),
     "probe": ("evaluation.probing", "what a frozen encoder knows, in minutes and with no file"),
     "finetune": ("evaluation.finetuning", "encoder + labelled task -> scores and a model"),
     "glue": ("evaluation.tabulating", "encoders -> the GLUE table"),
