@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _UNIGRAM, _UNTRAINED = "unigram", "untrained"
 _PAIRS_OF_A_PARADIGM = 50  # for the never-trained floor: it is near chance, and costs as much as the model
-_FLOORS = {_UNIGRAM: "word frequencies", _UNTRAINED: "never trained"}
+FLOORS = {_UNIGRAM: "word frequencies", _UNTRAINED: "never trained"}
 
 
 def grammar(
@@ -94,7 +94,7 @@ def _judged(
         )
     by_model = study.scores(model, sentences)
     accuracies = Accuracies.of(study.pairs, study.differences(by_model))
-    floors: dict[str, Accuracies | None] = dict.fromkeys(_FLOORS)
+    floors: dict[str, Accuracies | None] = dict.fromkeys(FLOORS)
     if (counts := _counts(model, frequencies)) is not None:
         floors[_UNIGRAM] = Accuracies.of(study.pairs, study.differences(_by_frequency(sentences, counts, by_model)))
     if with_untrained:
@@ -163,7 +163,7 @@ def _rows(models: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Terms down; each model with its standard error and its floors across."""
     head = ["per cent right"]
     for model in models:
-        floors = [f"{words}" for name, words in _FLOORS.items() if model[name] is not None]
+        floors = [f"{words}" for name, words in FLOORS.items() if model[name] is not None]
         head += [model["model"], *floors]
     terms = list(dict.fromkeys(term for model in models for term in model["terms"]))
     rows = [head]
@@ -182,7 +182,7 @@ def _write_table(study: GrammarStudy) -> None:
 
 
 def _cells(model: dict[str, Any], of: dict[str, Any] | None) -> list[str]:
-    floors = [name for name in _FLOORS if model[name] is not None]
+    floors = [name for name in FLOORS if model[name] is not None]
     if of is None:
         return ["–"] * (1 + len(floors))
     return [f"{of['mean']:.1f} ± {of['error']:.1f}", *(f"{of[name]:.1f}" for name in floors)]
@@ -191,11 +191,11 @@ def _cells(model: dict[str, Any], of: dict[str, Any] | None) -> list[str]:
 def verdict(model: dict[str, Any]) -> str:
     """Say what a model's number is worth, beside its floors."""
     said = f"{printable(model['model'])}: {model['mean']:.1f} ± {model['error']:.1f} on {model['pairs']:,} pairs"
-    known = [name for name in _FLOORS if model[name] is not None]
+    known = [name for name in FLOORS if model[name] is not None]
     above = [name for name in known if _distance(model, name) > 2]
     words = []
     for name in known:
-        gap, floor = model["mean"] - model[name], f"{_FLOORS[name]} ({model[name]:.1f})"
+        gap, floor = model["mean"] - model[name], f"{FLOORS[name]} ({model[name]:.1f})"
         if name in above:
             words.append(f"{gap:.1f} above {floor}")
         elif _distance(model, name) < -2:

@@ -13,6 +13,7 @@ from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.ground.files import write_text_atomically
 from latemask.recipe import dump_recipe
+from latemask.reporting.grammar import GrammarTests, grammar_figures, grammar_table, read_grammar
 from latemask.reporting.page import Page, Progress, Section, Table
 from latemask.reporting.plots import FIGURES, curves, ends, scores, split
 from latemask.reporting.runs import Run, common_ground, read_run, read_runs, recipe_differences
@@ -27,12 +28,19 @@ _LOSSES_NOTE = (
 )
 
 
-def compare(runs: Sequence[str | Path], *, glue: Sequence[Path] | None = None, out: Path = Path("report")) -> Path:
+def compare(
+    runs: Sequence[str | Path],
+    *,
+    glue: Sequence[Path] | None = None,
+    grammar: Sequence[Path] | None = None,
+    out: Path = Path("report"),
+) -> Path:
     """Put runs side by side: loss curves, downstream scores, compute, and a verdict in words.
 
     Args:
         runs: Run folders, finished or not.
         glue: results.json that `latemask glue` or `finetune` wrote for their encoders, or its folder.
+        grammar: grammar.json that `latemask grammar` wrote for them, or its folder.
         out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into.
     """
     found, problems = read_runs(_paths(runs))
@@ -40,14 +48,16 @@ def compare(runs: Sequence[str | Path], *, glue: Sequence[Path] | None = None, o
         say(problem)
     if not found:
         raise UserError("none of these is a run that can be read: nothing to compare")
-    results = read_scores(_paths(glue), found)
+    results, tests = read_scores(_paths(glue), found), read_grammar(_paths(grammar), found)
     unequal = common_ground(found) if len(found) > 1 else []
-    said = [f"{run.name}: {problem}" for run in found for problem in run.problems] + unequal + results.problems
+    said = [f"{run.name}: {problem}" for run in found for problem in run.problems] + unequal
+    said += results.problems + tests.problems
     for problem in said:
         say(problem)
     arms = arms_of(found, results)
     title = f"{len(found)} runs side by side" if len(found) > 1 else found[0].name
-    page = _page(title, found, arms, results, problems=problems + said, verdict=verdict(arms, results))
+    words = [*verdict(arms, results), *tests.words]
+    page = _page(title, found, arms, results, tests, problems=problems + said, verdict=words)
     written = _write(page, Path(out), found, results)
     for sentence in page.verdict:
         say(sentence)
@@ -55,17 +65,24 @@ def compare(runs: Sequence[str | Path], *, glue: Sequence[Path] | None = None, o
     return written
 
 
-def report(run: str | Path, *, glue: Sequence[Path] | None = None, out: Path | None = None) -> Path:
+def report(
+    run: str | Path,
+    *,
+    glue: Sequence[Path] | None = None,
+    grammar: Sequence[Path] | None = None,
+    out: Path | None = None,
+) -> Path:
     """Show one run on a page, finished or still running: how far it is, its losses, where the compute goes.
 
     Args:
         run: The run folder.
         glue: results.json that `latemask glue` or `finetune` wrote for its encoder, or its folder.
+        grammar: grammar.json that `latemask grammar` wrote for it, or its folder.
         out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into; by default report/ in the run.
     """
     found = read_run(Path(run))
-    results = read_scores(_paths(glue), [found])
-    page = _page_of_one(found, results)
+    results, tests = read_scores(_paths(glue), [found]), read_grammar(_paths(grammar), [found])
+    page = _page_of_one(found, results, tests)
     written = _write(page, Path(out) if out else found.folder.report, [found], results)
     for line in (_progress(found).sentence, *page.problems, f"report: {written}"):
         say(line)
@@ -75,7 +92,7 @@ def report(run: str | Path, *, glue: Sequence[Path] | None = None, out: Path | N
 def write_page(run: Path) -> Path:
     """Write the page about a run into it, and nothing else: what the end of every run does."""
     found = read_run(run)
-    page = _page_of_one(found, read_scores([], [found]))
+    page = _page_of_one(found, read_scores([], [found]), GrammarTests())
     found.folder.report.mkdir(exist_ok=True)
     write_text_atomically(found.folder.report / PAGE, page.html())
     return found.folder.report / PAGE
@@ -85,9 +102,10 @@ def _paths(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
     return [Path(path) for path in ([given] if isinstance(given, (str, Path)) else given or [])]
 
 
-def _page_of_one(run: Run, results: Scores) -> Page:
-    problems, arms = run.problems + results.problems, arms_of([run], results)
-    return _page(f"{run.name}: {run.method}", [run], arms, results, problems=problems, progress=_progress(run))
+def _page_of_one(run: Run, results: Scores, tests: GrammarTests) -> Page:
+    problems, arms = run.problems + results.problems + tests.problems, arms_of([run], results)
+    beside = {"problems": problems, "verdict": tests.words, "progress": _progress(run)}
+    return _page(f"{run.name}: {run.method}", [run], arms, results, tests, **beside)
 
 
 def _progress(run: Run) -> Progress:
@@ -107,13 +125,16 @@ def _time(seconds: float) -> str:
     return f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
-def _page(title: str, runs: Sequence[Run], arms: Sequence[Arm], results: Scores, **beside: Any) -> Page:
+def _page(
+    title: str, runs: Sequence[Run], arms: Sequence[Arm], results: Scores, tests: GrammarTests, **beside: Any
+) -> Page:
     parts = ", ".join(f"{contest.label} ({contest.part})" for contest in results.contests if contest.part)
     note = f"On a part of the task's data, so not GLUE scores: {parts}." if parts else ""
     differ, same_test = len({run.recipe.mask for run in runs}) > 1, len({run.validated_on for run in runs}) == 1
     losses = _LOSSES_NOTE if differ and same_test else ""
     sections = [
         Section("scores", "Downstream", note, scores(arms, results), _score_tables(arms, results)),
+        Section("grammar", "Grammar", "", grammar_figures(tests), [grammar_table(t) for t in tests.tests.values()]),
         Section("losses", "Loss", losses, [*ends(arms), *curves(runs)]),
         Section("compute", "Compute", "", [split(runs)], [_totals(runs)]),
         Section("differences", "What differs between the recipes", "", (), _difference_tables(runs)),

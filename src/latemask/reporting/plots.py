@@ -23,14 +23,14 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "osD^vP*X"
 _PARTS = {"encoder": COLOURS[0], "decoder": COLOURS[4], "head": COLOURS[1]}
-_INK, _GRID, _PAPER = "#1a1b1d", "#d0d1d3", "#fefefd"  # values that nothing else uses: the page replaces them
+INK, _GRID, _PAPER = "#1a1b1d", "#d0d1d3", "#fefefd"  # values that nothing else uses: the page replaces them
 _AXES = {
     "steps": ("optimizer steps", 1),
     "tokens": ("tokens of text (millions)", 1e6),
     "flops": ("FLOPs, forward and backward", 1),
     "seconds": ("minutes of training", 60),
 }
-FIGURES = ("scores", "tasks", "loss-end", *(f"loss-{axis}" for axis in _AXES), "compute")
+FIGURES = ("scores", "tasks", "grammar", "loss-end", *(f"loss-{axis}" for axis in _AXES), "compute")
 """Every name that a figure may have."""
 _SMALL_PANELS_A_ROW = 3
 _LONGEST_NAME = 28
@@ -39,7 +39,7 @@ _APART = 0.02  # of the most FLOPs
 _REM_AN_INCH = 7.0
 _VARIABLES = {
     **{colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)},
-    _INK: "var(--ink)",
+    INK: "var(--ink)",
     _GRID: "var(--line)",
     _PAPER: "var(--paper)",
 }
@@ -79,7 +79,7 @@ class Figure:
             (folder / f"{self.name}.{kind}").write_bytes(self._saved(kind, transparent=False))
 
     def _saved(self, kind: str, transparent: bool) -> bytes:
-        with _style(self.name), warnings.catch_warnings():
+        with style(self.name), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # a name in letters that this machine cannot draw
             file = io.BytesIO()
             metadata = {"Date": None} if kind == "svg" else {"Software": None}
@@ -88,7 +88,7 @@ class Figure:
 
 
 @contextmanager
-def _style(salt: str) -> Iterator[Any]:
+def style(salt: str) -> Iterator[Any]:
     """No window, no formulas in names, the same bytes every time, and ids that differ between figures."""
     import matplotlib
 
@@ -112,7 +112,7 @@ def _style(salt: str) -> Iterator[Any]:
         "figure.facecolor": _PAPER,
         "axes.facecolor": "none",
         "savefig.facecolor": _PAPER,
-        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     }
     with matplotlib.rc_context(settings):
         yield pyplot
@@ -143,7 +143,7 @@ def curves(runs: Sequence[Run]) -> list[Figure]:
 
 def _curve(runs: Sequence[Run], against: str) -> Figure:
     label, unit = _AXES[against]
-    with _style(f"loss-{against}") as pyplot:
+    with style(f"loss-{against}") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.3), layout="constrained")
         for run, look in zip(runs, looks(len(runs)), strict=True):
             line = {"linestyle": look["linestyle"], "linewidth": 1.2}
@@ -154,7 +154,7 @@ def _curve(runs: Sequence[Run], against: str) -> Figure:
                 axis.plot(across, [row[key] for row in rows], color=look["color"], **how)
         axis.set(xlabel=label, ylabel="loss (nats)", xlim=(0, None))
         axis.locator_params(axis="x", nbins=6)
-        _legend(drawing, dict(zip(fitting([run.name for run in runs]), looks(len(runs)), strict=True)))
+        legend(drawing, dict(zip(fitting([run.name for run in runs]), looks(len(runs)), strict=True)))
         pyplot.close(drawing)
     caption = f"Loss against {label}. Lines: training, with the masks of each run. Marks: validation, 15 % masked."
     return Figure(f"loss-{against}", f"Loss against {against}", caption, drawing)
@@ -172,7 +172,7 @@ def ends(arms: Sequence[Arm]) -> list[Figure]:
 
 def split(runs: Sequence[Run]) -> Figure:
     """Where the FLOPs of a sequence go, against masked language modelling of the same encoder."""
-    with _style("compute") as pyplot:
+    with style("compute") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 1.1 + 0.32 * len(runs)), layout="constrained")
         heights, left = range(len(runs) - 1, -1, -1), [0.0] * len(runs)
         for part, colour in _PARTS.items():
@@ -183,7 +183,7 @@ def split(runs: Sequence[Run]) -> Figure:
             left = [before + width for before, width in zip(left, widths, strict=True)]
         for height, total in zip(heights, left, strict=True):
             axis.text(total + 0.01, height, f"{total:.2f}", va="center")
-        axis.axvline(1, color=_INK, linewidth=0.8)
+        axis.axvline(1, color=INK, linewidth=0.8)
         axis.set_yticks(list(heights), fitting([run.name for run in runs]))
         axis.set(xlabel="FLOPs of a sequence; MLM at 15 % is 1", xlim=(0, max([1.0, *left]) * 1.12))
         axis.grid(visible=False, axis="y")
@@ -210,7 +210,7 @@ def _caption(controls: Sized) -> str:
 
 
 def _against_flops(name: str, what: str, arms: Sequence[Arm], values: list[list[float]], controls: _Controls) -> Any:
-    with _style(name) as pyplot:
+    with style(name) as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
         for dots, place, look in zip(values, places(arms), looks(len(arms)), strict=True):
             _dots(axis, place, dots, look)
@@ -219,7 +219,7 @@ def _against_flops(name: str, what: str, arms: Sequence[Arm], values: list[list[
         axis.margins(x=0.15, y=0.12)
         dots_only = ({**look, "linestyle": "none"} for look in looks(len(arms)))
         entries = dict(zip(fitting([arm.label for arm in arms]), dots_only, strict=True))
-        _legend(drawing, {**entries, **_level_looks(controls)})
+        legend(drawing, {**entries, **_level_looks(controls)})
         pyplot.close(drawing)
     return drawing
 
@@ -229,7 +229,7 @@ def _task_panels(arms: Sequence[Arm], found: Scores) -> Figure:
     columns = min(_SMALL_PANELS_A_ROW, len(labels))
     rows = math.ceil(len(labels) / columns)
     size = (0.6 + 2.1 * columns, 0.7 + 1.8 * rows)
-    with _style("tasks") as pyplot:
+    with style("tasks") as pyplot:
         drawing, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         for axis, label in zip(grid.flat, labels, strict=False):
             for arm, place, look in zip(arms, places(arms), looks(len(arms)), strict=True):
@@ -273,16 +273,16 @@ def _dots(axis: Any, flops: float, values: Sequence[float], look: dict[str, Any]
 def _levels(axis: Any, controls: _Controls) -> None:
     """Draw what was never trained: it has no place on the axis of FLOPs."""
     for values, look in zip(controls.values(), _level_looks(controls).values(), strict=True):
-        axis.axhspan(min(values), max(values), color=_INK, alpha=0.08, linewidth=0)
+        axis.axhspan(min(values), max(values), color=INK, alpha=0.08, linewidth=0)
         axis.axhline(statistics.median(values), linewidth=1, **look)
 
 
 def _level_looks(controls: Iterable[str]) -> dict[str, dict[str, Any]]:
     names = (f"never trained ({name})" for name in fitting(list(controls)))
-    return {name: {"color": _INK, "linestyle": dashes} for name, dashes in zip(names, cycle(_DASHES[1:]), strict=False)}
+    return {name: {"color": INK, "linestyle": dashes} for name, dashes in zip(names, cycle(_DASHES[1:]), strict=False)}
 
 
-def _legend(drawing: Any, entries: Mapping[str, dict[str, Any]]) -> None:
+def legend(drawing: Any, entries: Mapping[str, dict[str, Any]]) -> None:
     """Name what is drawn. With handles of our own: matplotlib leaves out what begins with an underscore."""
     if len(entries) < 2:
         return
