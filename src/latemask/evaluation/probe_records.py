@@ -141,7 +141,7 @@ def _must(condition: bool) -> None:
 
 def probe_rows(probes: Sequence[ProbeResult]) -> Rows:
     """Return a table of the probes on the last layer."""
-    rows = [["probe: accuracy, per cent", "this encoder", "random encoder", "majority", "examples"]]
+    rows = [["probe", "this encoder", "random encoder", "majority", "examples"]]
     for probe in probes:
         scores = (_spread(probe.encoder), _spread(probe.random), f"{100 * probe.majority:.1f}", f"{probe.examples:,}")
         rows.append([printable(probe.question), *scores])
@@ -208,10 +208,8 @@ def _named(layer: LayerScores) -> str:
 
 def rank_rows(rank: EffectiveRank) -> Rows:
     """Return a table of effective ranks, per cent of the width."""
-    masked = f"{rank.mask_rate:.0%} [MASK]"
-    rows = [
-        ["effective rank, % of width: layer", "no [MASK]", f"{masked}: real", f"{masked}: all", "random: no [MASK]"]
-    ]
+    masked = f"{rank.mask_rate:.0%} [MASK]s"
+    rows = [["layer", "no [MASK]", masked, f"{masked}, counted", "random, no [MASK]"]]
     for layer, random in zip(rank.encoder, rank.random, strict=True):
         shares = (layer.clean, layer.masked, layer.with_masks, random.clean)
         rows.append([str(layer.layer), *(f"{100 * share:.1f}" for share in shares)])

@@ -37,6 +37,7 @@ from latemask.text.progress import ProgressWatch
 _TEST_SHARE = 0.25
 _STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 _KEPT_VARIANCE = 0.999
+_PASSAGE = 4  # sentences
 
 
 def probe(
@@ -81,7 +82,7 @@ def probe(
     (opened,), objective = open_encoders([encoder], tokenizer), _objective(encoder)
     read = builtin_text() if text is None else own_text(text, text_field, label)
     tasks = probe_tasks(read, examples)
-    measured = ranked(opened, _paragraphs(read, examples)) if rank else None
+    measured = ranked(opened, _passages(read, examples)) if rank else None
     results = probed(opened, tasks, splits, layers)
     record = ProbeRecord(opened.name, opened.checksum, objective, read.name, results, measured, [provenance()])
     if out is not None:
@@ -90,9 +91,14 @@ def probe(
     return record
 
 
-def _paragraphs(text: ProbeText, most: int) -> list[str]:
-    """Draw paragraphs: tokens in more context than a sentence's."""
-    found = [" ".join(paragraph) for document in text.documents for paragraph in document.paragraphs]
+def _passages(text: ProbeText, most: int) -> list[str]:
+    """Draw a few sentences at a time: tokens in more context than that of one."""
+    paragraphs = [paragraph for document in text.documents for paragraph in document.paragraphs]
+    found = [
+        " ".join(paragraph[start : start + _PASSAGE])
+        for paragraph in paragraphs
+        for start in range(0, len(paragraph), _PASSAGE)
+    ]
     return [found[place] for place in np.random.default_rng(0).permutation(len(found))[:most]]
 
 
@@ -170,10 +176,13 @@ def _accuracy(vectors: list[np.ndarray], task: ProbeTask, train: np.ndarray, tes
 
 def show(record: ProbeRecord) -> None:
     """Print the tables of a record, and below each what it says."""
+    print("accuracy of linear probes, per cent")
     show_table(probe_rows(record.probes))
     if record.probes[0].layers:
+        print("accuracy layer by layer, per cent")
         show_table(layer_rows(record.probes))
         print("\n".join(layer_words(record.probes)))
     if record.rank is not None:
+        print(f"effective rank: dimensions that hold {record.rank.share:.0%} of the variance, % of the width")
         show_table(rank_rows(record.rank))
         print("\n".join(rank_words(record.rank, record.objective)))
