@@ -17,7 +17,7 @@ def small(monkeypatch):
     monkeypatch.setattr("latemask.text.builtin.builtin_files", lambda: some)
     monkeypatch.setattr(BuiltinReader, "run", lambda self: islice(whole(self), 0, None, 3))
     monkeypatch.setattr("latemask.demonstrating.PROBE_EXAMPLES", 200)
-    monkeypatch.setattr("latemask.evaluation.builtin_tasks._FEWEST_OF_A_LIBRARY", 20)
+    monkeypatch.setattr("latemask.evaluation.probe_tasks._FEWEST_OF_AN_ORIGIN", 20)
     recipe = tiny_recipe(budget=BudgetRecipe(steps=5))
     monkeypatch.setattr("latemask.demonstrating.load_recipe", lambda name: recipe)
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from latemask import UserError, export, fill, pretrain
+from latemask.families import FAMILIES as FAMILY_TABLE
 from latemask.ground.errors import TimeIsUp
 from latemask.model import load_model
 from latemask.recipe import BudgetRecipe, EncoderRecipe
@@ -47,6 +48,27 @@ def test_the_end_of_a_run_exports_the_same(run, folder):
     }
     for name in names - {"README.md"}:
         assert (run.encoder / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_with_fewer_layers_it_returns_what_the_whole_one_computes_there(run, folder, tmp_path):
+    short = export(run.path, out=tmp_path / "short", layers=2)
+    whole = AutoModel.from_pretrained(folder).eval()
+    stock, loading = AutoModel.from_pretrained(short, output_loading_info=True)
+    assert stock.config.num_hidden_layers == 2
+    assert not loading["unexpected_keys"]
+    assert all("pooler" in name for name in loading["missing_keys"])
+    batch = AutoTokenizer.from_pretrained(short)(["Return a list of strings.", "x"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        inside = whole(**batch, output_hidden_states=True).hidden_states[2]
+        expected = FAMILY_TABLE[whole.config.model_type].final_norm(whole, inside)
+        assert torch.equal(stock.eval()(**batch).last_hidden_state, expected)
+    AutoModelForSequenceClassification.from_pretrained(short)
+    assert "trained with 3 layers, of which the last 1 are left out" in (short / "README.md").read_text().replace(
+        "\n", " "
+    )
+    for layers in (0, 4):
+        with pytest.raises(UserError, match=f"--layers {layers}: the encoder has 3"):
+            export(run.path, out=tmp_path / "x", layers=layers)
 
 
 def test_a_classifier_is_built_on_it(folder):

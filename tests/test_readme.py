@@ -60,7 +60,7 @@ def workshop(tmp_path, corpus, monkeypatch):
     (tmp_path / "tiny.yaml").write_text(SMALL)
     (tmp_path / "rates.yaml").write_text(cut_sweep(blocks("docs/comparing.md", "yaml")[0]))
     some = builtin_files()[::15]
-    monkeypatch.setattr("latemask.evaluation.builtin_tasks._FEWEST_OF_A_LIBRARY", 20)
+    monkeypatch.setattr("latemask.evaluation.probe_tasks._FEWEST_OF_AN_ORIGIN", 20)
     monkeypatch.setattr("latemask.text.builtin.builtin_files", lambda: some)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -20,7 +20,7 @@ tags: [latemask, encoder, {family}]
 # {title}
 
 A text encoder ({family}, {layers} layers x {width}, {parameters:.1f} M weights, up to {longest} tokens), pre-trained
-with latemask {version}: {how}.
+with latemask {version}: {how}.{cut_note}
 
 ## Use
 
@@ -55,9 +55,10 @@ _TRAINING = """
 """
 
 
-def model_card(run: RunFolder, source: Path, model: Any) -> str:
-    """Return the card as Markdown; what was written into it from files is escaped."""
+def model_card(run: RunFolder, source: Path, model: Any, layers: int) -> str:
+    """Return the card as Markdown, of an encoder that was trained with so many layers; text from files is escaped."""
     config = model.encoder.config
+    left_out = layers - config.num_hidden_layers
     card = _TEMPLATE.format(
         title=_safe(run.path.resolve().name),
         family=config.model_type,
@@ -68,6 +69,9 @@ def model_card(run: RunFolder, source: Path, model: Any) -> str:
         version=__version__,
         how=model.objective.card,
         mask_note=model.objective.mask_note,
+        cut_note=f" It was trained with {layers} layers, of which the last {left_out} are left out."
+        if left_out
+        else "",
     )
     return card + _training(run, source) if run.recipe_file.is_file() else card
 

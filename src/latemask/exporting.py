@@ -13,12 +13,13 @@ from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import copy_tokenizer
 
 
-def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
+def export(run: Path, *, out: Path, layers: int | None = None, overwrite: bool = False) -> Path:
     """Write the encoder of a run as a stock Hugging Face folder, with its tokenizer and a model card.
 
     Args:
         run: Run folder (finished, or stopped: then its last checkpoint is taken), or a saved pre-training model.
         out: Folder to write.
+        layers: Keep only so many layers from below; `latemask probe --layers` says whether an earlier one is better.
         overwrite: Replace an encoder that is there.
     """
     folder, out = RunFolder(Path(run)), Path(out)
@@ -27,13 +28,18 @@ def export(run: Path, *, out: Path, overwrite: bool = False) -> Path:
 
     _refuse_or_pass(out, overwrite)
     model = load_model(source)
+    whole = model.encoder.config.num_hidden_layers
+    if layers is not None and not 1 <= layers <= whole:
+        raise UserError(f"--layers {layers}: the encoder has {whole}; give 1 to {whole}")
+    if layers is not None:
+        model.family.shorten(model.encoder, layers)
     aside = out.with_name(f".{out.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
         model.encoder.save_pretrained(str(aside))
         copy_tokenizer(folder.tokenizer_folder(source), aside, model.family.longest(model.encoder.config))
-        (aside / "README.md").write_text(model_card(folder, source, model), "utf-8")
+        (aside / "README.md").write_text(model_card(folder, source, model, whole), "utf-8")
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise

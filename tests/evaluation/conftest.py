@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from latemask.evaluation.encoders import Encoder, open_encoders
+from latemask.evaluation.probe_text import ProbeText, builtin_text
 from latemask.evaluation.tasks import GLUE, Examples, Task
 from latemask.model import build_model, complete_recipe
 from latemask.text import PreparedData
+from latemask.text.builtin import builtin_files
 from latemask.text.tokenizer import copy_tokenizer
 from tests.conftest import tiny_recipe
 
@@ -86,6 +88,15 @@ def encoder_folder(data: PreparedData, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="session")
 def encoder(encoder_folder: Path) -> Encoder:
     return open_encoders([str(encoder_folder)])[0]
+
+
+@pytest.fixture(scope="session")
+def builtin() -> ProbeText:
+    """The prose of some of the builtin text's files, of all its libraries."""
+    some = builtin_files()[::4]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("latemask.text.builtin.builtin_files", lambda: some)
+        return builtin_text()
 
 
 @pytest.fixture

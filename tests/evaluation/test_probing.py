@@ -1,73 +1,32 @@
-"""`latemask probe`: tasks from the builtin text, balanced and without leaks; a probe sees what there is to see."""
+"""`latemask probe`: a probe sees what there is to see, in every layer; the command says what it saw."""
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from latemask import UserError, probe
 from latemask.cli import main
-from latemask.evaluation.builtin_tasks import Document, builtin_documents, probe_tasks
-from latemask.evaluation.probing import accuracies, pooled
-from latemask.text.builtin import builtin_files
+from latemask.evaluation.probe_records import read_probe
+from latemask.evaluation.probe_tasks import probe_tasks
+from latemask.evaluation.probing import accuracies
 
 
 @pytest.fixture(scope="module")
-def documents():
-    """The prose of some of the builtin text's files, of all its libraries."""
-    some = builtin_files()[::4]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("latemask.text.builtin.builtin_files", lambda: some)
-        return builtin_documents()
+def tasks(builtin):
+    return {task.name: task for task in probe_tasks(builtin, 600)}
 
 
-@pytest.fixture(scope="module")
-def tasks(documents):
-    return {task.name: task for task in probe_tasks(documents, 600)}
-
-
-def test_sentences_are_prose(documents):
-    sentences = [sentence for document in documents for sentence in document.sentences]
-    assert len(sentences) > 2000
-    assert all(6 <= len(sentence.split()) <= 40 and ">>>" not in sentence for sentence in sentences)
-    assert {"python", "numpy", "networkx"} <= {document.library for document in documents}
-
-
-def test_classes_are_balanced_so_that_guessing_gains_nothing(tasks):
-    assert set(tasks) == {"library", "order", "follows"}
-    for task in tasks.values():
-        counts = np.bincount(task.labels)
-        assert 550 <= len(task.labels) <= 600
-        assert counts.max() - counts.min() <= 2
-
-
-def test_a_shuffled_sentence_has_the_same_words_in_another_order(documents, tasks):
-    intact = {sentence for document in documents for sentence in document.sentences}
-    bags = {tuple(sorted(sentence.split())) for sentence in intact}
-    task = tasks["order"]
-    assert all((text in intact) == bool(label) for text, label in zip(task.texts, task.labels, strict=True))
-    assert all(tuple(sorted(text.split())) in bags for text in task.texts)
-
-
-def test_followers_follow_and_others_do_not(documents, tasks):
-    following = {
-        (first, second)
-        for document in documents
-        for paragraph in document.paragraphs
-        for first, second in pairwise(paragraph)
-    }
-    task = tasks["follows"]
-    found = [pair in following for pair in zip(task.texts, task.pairs, strict=True)]
-    assert found == [bool(label) for label in task.labels]
-
-
-def test_the_same_tasks_every_time(documents, tasks):
-    again = {task.name: task for task in probe_tasks(documents, 600)}
-    assert again["order"].texts == tasks["order"].texts
-    assert again["follows"].pairs == tasks["follows"].pairs
+@pytest.fixture
+def own_files(tmp_path):
+    """Two small files of text, which differ in a word."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name in ("ships", "trees"):
+        lines = [f"Number {number} of all the {name} is here in {number % 7} parts." for number in range(180)]
+        (folder / f"{name}.txt").write_text("\n".join(lines), "utf-8")
+    return folder
 
 
 def test_a_probe_finds_what_a_line_can_separate_and_nothing_else(tasks):
@@ -99,33 +58,52 @@ def test_documents_are_in_training_or_in_test_never_in_both(tasks):
     assert np.mean(accuracies([vectors], replace(task, labels=labels), 2)) < 0.7
 
 
-def test_the_vector_of_a_text_is_the_mean_of_its_states_and_the_first_one(encoder):
-    model = encoder.plain().eval()
-    texts = ["one text", "another text that is longer"]
-    with torch.no_grad():
-        states = [model(**encoder.tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
-    expected = [torch.cat([state.mean(0), state[0]]).numpy() for state in states]
-    np.testing.assert_allclose(pooled(model, encoder, texts), expected, atol=1e-5)
+def words(capsys) -> str:
+    return " ".join(capsys.readouterr().out.split())
 
 
-def test_the_command_shows_encoder_random_and_majority(encoder_folder, tmp_path, capsys, documents, monkeypatch):
-    monkeypatch.setattr("latemask.evaluation.probing.builtin_documents", lambda: documents)
-    assert main(["probe", str(encoder_folder), "--examples", "200", "--splits", "1"]) == 0
-    out = capsys.readouterr().out
-    for word in ("this encoder", "random encoder", "majority", "which library", "shuffled", "follow"):
-        assert word in " ".join(out.split())
+def test_without_a_file_the_builtin_text_is_probed_and_the_record_printed(
+    encoder_folder, tmp_path, capsys, builtin, monkeypatch
+):
+    monkeypatch.setattr("latemask.evaluation.probing.builtin_text", lambda: builtin)
     arguments = ["--examples", "200", "--splits", "2", "--json", "--out", str(tmp_path / "p.json")]
     assert main(["probe", str(encoder_folder), *arguments]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads((tmp_path / "p.json").read_text())
+    assert [probe["task"] for probe in record["probes"]] == ["library", "order", "follows"]
     assert [len(probe["encoder"]) for probe in record["probes"]] == [2, 2, 2]
     assert len(record["encoder"]["identity"]) == 64
 
 
-def test_too_little_to_probe_with(encoder_folder, documents):
-    with pytest.raises(UserError, match="--examples 10"):
-        probe(str(encoder_folder), examples=10)
-    with pytest.raises(UserError, match="--splits 0"):
-        probe(str(encoder_folder), splits=0)
-    with pytest.raises(UserError, match="too few libraries"):
-        probe_tasks([Document("python", [["One sentence."]])], 300)
+def test_own_text_is_probed_layer_by_layer_and_its_rank_is_measured(
+    encoder_folder, own_files, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("latemask.evaluation.probing._STRENGTHS", (0.1,))
+    out = tmp_path / "new" / "p.json"
+    options = ["--layers", "--rank", "--examples", "200", "--splits", "1", "--out", str(out)]
+    assert main(["probe", str(encoder_folder), "--text", str(own_files), *options]) == 0
+    shown = words(capsys)
+    for word in ("this encoder", "random encoder", "majority", "(ships.txt,", "shuffled", "follow"):
+        assert word in shown
+    for word in ("mean of the last 3", "order: best from", "all probes together", "effective rank", "last layer:"):
+        assert word in shown
+    record = read_probe(out)
+    assert [probe.task for probe in record.probes] == ["file", "order", "follows"]
+    for one in record.probes:
+        assert [layer.layer for layer in one.layers] == ["0", "1", "2", "3", "mean of the last 3"]
+        assert (one.encoder, one.random) == (one.layers[3].encoder, one.layers[3].random)
+    assert record.probes[0].encoder[0] > 0.9  # one word tells
+    assert abs(record.probes[1].layers[0].encoder[0] - 0.5) < 0.25  # layer 0 of ModernBERT knows no order
+    assert len(record.rank.encoder) == 4
+
+
+def test_what_cannot_be_probed_is_said_before_any_work(encoder_folder, tmp_path, own_files):
+    for options, said in (
+        ({"examples": 10}, "--examples 10"),
+        ({"splits": 0}, "--splits 0"),
+        ({"label": "mood"}, "there is no --text"),
+        ({"out": tmp_path}, "is a folder"),
+        ({"text": [own_files / "ships.txt"], "text_field": "x", "label": "y"}, "a table is needed"),
+    ):
+        with pytest.raises(UserError, match=said):
+            probe(str(encoder_folder), **options)

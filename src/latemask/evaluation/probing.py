@@ -1,121 +1,140 @@
-"""`latemask probe`: what a frozen encoder knows, by linear probes on the builtin text, against a random encoder."""
+"""`latemask probe`: what a frozen encoder knows, by linear probes on its states, against a random encoder."""
 
 from __future__ import annotations
 
+import itertools
 import json as json_format
-import statistics
 import warnings
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from latemask.evaluation.builtin_tasks import ProbeTask, builtin_documents, probe_tasks
-from latemask.evaluation.features import batches_by_length, evaluating, featurize, make_collator
-from latemask.evaluation.results import FORMAT, provenance
-from latemask.evaluation.tasks import Examples
-from latemask.ground.console import printable, progress_bar
+from latemask.evaluation.effective_rank import ranked
+from latemask.evaluation.layers import pooled
+from latemask.evaluation.probe_records import (
+    LayerScores,
+    ProbeRecord,
+    ProbeResult,
+    last_layer,
+    layer_rows,
+    layer_words,
+    probe_rows,
+    rank_rows,
+    rank_words,
+)
+from latemask.evaluation.probe_tasks import FEWEST_EXAMPLES, ProbeTask, probe_tasks
+from latemask.evaluation.probe_text import ProbeText, builtin_text, own_text
+from latemask.evaluation.results import provenance
+from latemask.ground.console import printable
 from latemask.ground.errors import UserError
-from latemask.ground.files import write_json_atomically
 from latemask.ground.tables import show_table
+from latemask.recipe import load_recipe
+from latemask.run_folder import RunFolder
+from latemask.text.progress import ProgressWatch
 
 _TEST_SHARE = 0.25
-_MOST_TOKENS = 128
 _STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 _KEPT_VARIANCE = 0.999
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """One linear probe: accuracies of this encoder and of an untrained one, for each split."""
-
-    task: str
-    question: str
-    examples: int
-    majority: float
-    encoder: list[float]
-    random: list[float]
+_PASSAGE = 4  # sentences
 
 
 def probe(
     encoder: str,
     *,
+    text: Sequence[Path] | None = None,
+    text_field: str = "text",
+    label: str | None = None,
+    layers: bool = False,
+    rank: bool = False,
     examples: int = 2000,
     splits: int = 3,
     tokenizer: str | None = None,
     out: Path | None = None,
     json: bool = False,
-) -> list[ProbeResult]:
-    """Probe a frozen encoder on three small tasks made from text on this machine, against a random encoder.
+) -> ProbeRecord:
+    """Probe a frozen encoder on small tasks made from text, against a random encoder.
 
     Args:
         encoder: Run folder, exported folder, any Hugging Face encoder folder or Hub id.
+        text: Files or folders to make the tasks from, in any language; without it, text on this machine.
+        text_field: Column of the text in JSONL, CSV, TSV, Parquet and Arrow files.
+        label: Column of a class in such files: ask which class a sentence is from, not which file.
+        layers: Probe every layer and the mean of the last four, to see which one to take.
+        rank: Measure how many dimensions each layer uses, with and without [MASK]s in the input.
         examples: Examples of each task.
         splits: How often training and test documents are drawn anew.
         tokenizer: Tokenizer for a random: encoder.
         out: File to write the record to, as JSON.
-        json: Print the record instead of a table.
+        json: Print the record instead of tables.
     """
-    if examples < 200:
-        raise UserError(f"--examples {examples}: a probe needs 200 at least")
+    if examples < FEWEST_EXAMPLES:
+        raise UserError(f"--examples {examples}: a probe needs {FEWEST_EXAMPLES} at least")
     if splits < 1:
         raise UserError(f"--splits {splits}: one at least")
+    if text is None and label is not None:
+        raise UserError("--label is a column of the files that --text gives, and there is no --text")
+    if out is not None and Path(out).is_dir():
+        raise UserError(f"--out {printable(str(out))} is a folder; give the file to write")
     from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
 
-    (opened,) = open_encoders([encoder], tokenizer)
-    tasks = probe_tasks(builtin_documents(), examples)
-    results = probed(opened, tasks, splits)
-    record = {
-        "format": FORMAT,
-        "made_by": [provenance()],
-        "encoder": {"name": opened.name, "identity": opened.checksum},
-        "probes": [asdict(result) for result in results],
-    }
+    (opened,), objective = open_encoders([encoder], tokenizer), _objective(encoder)
+    read = builtin_text() if text is None else own_text(text, text_field, label)
+    tasks = probe_tasks(read, examples)
+    measured = ranked(opened, _passages(read, examples)) if rank else None
+    results = probed(opened, tasks, splits, layers)
+    record = ProbeRecord(opened.name, opened.checksum, objective, read.name, results, measured, [provenance()])
     if out is not None:
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(Path(out), record)
-    print(json_format.dumps(record, indent=2)) if json else _show(results)
-    return results
+        record.write(Path(out))
+    print(json_format.dumps(record.as_record(), indent=2)) if json else show(record)
+    return record
 
 
-def probed(encoder: Any, tasks: list[ProbeTask], splits: int) -> list[ProbeResult]:
+def _passages(text: ProbeText, most: int) -> list[str]:
+    """Draw a few sentences at a time: tokens in more context than that of one."""
+    paragraphs = [paragraph for document in text.documents for paragraph in document.paragraphs]
+    found = [
+        " ".join(paragraph[start : start + _PASSAGE])
+        for paragraph in paragraphs
+        for start in range(0, len(paragraph), _PASSAGE)
+    ]
+    return [found[place] for place in np.random.default_rng(0).permutation(len(found))[:most]]
+
+
+def _objective(encoder: str) -> str | None:
+    recipe = RunFolder(Path(encoder)).recipe_file
+    return load_recipe(recipe).objective if recipe.is_file() else None
+
+
+def probed(encoder: Any, tasks: list[ProbeTask], splits: int, every_layer: bool = False) -> list[ProbeResult]:
     """Probe an `encoders.Encoder` and an untrained one of the same shape."""
     pair = (encoder.plain(), encoder.untrained().plain())
+    layers = encoder.config.num_hidden_layers + 2 if every_layer else 1
     results = []
-    with progress_bar("{task.fields[state]}") as bar:
-        shown = bar.add_task("probing", total=len(tasks) * len(pair), state="")
+    with ProgressWatch("probing", [1] * (len(tasks) * len(pair) * layers)) as watch:
+        steps = itertools.count()
         for task in tasks:
-            scores = []
-            for model in pair:
-                bar.update(shown, state=task.name)
-                sides = [texts for texts in (task.texts, task.pairs) if texts is not None]
-                scores.append(accuracies([pooled(model, encoder, texts) for texts in sides], task, splits))
-                bar.advance(shown)
+            ours, theirs = (
+                _scores(model, encoder, task, splits, every_layer, lambda: watch.finish(next(steps))) for model in pair
+            )
+            found = [LayerScores(name, ours[name], theirs[name]) for name in ours]
+            last = last_layer(found)
             majority = float(np.bincount(task.labels).max() / len(task.labels))
-            results.append(ProbeResult(task.name, task.question, len(task.labels), majority, *scores))
+            counted = (task.name, task.question, len(task.labels), majority, last.encoder, last.random)
+            results.append(ProbeResult(*counted, found if every_layer else []))
     return results
 
 
-def pooled(model: Any, encoder: Any, texts: list[str]) -> np.ndarray:
-    """Return, for each text, the mean of the last hidden states over its tokens and the state of its first token."""
-    import torch  # not for --help
-
-    length = min(encoder.longest, _MOST_TOKENS)
-    examples = Examples("the builtin text", texts, None, [0] * len(texts))
-    rows = featurize(examples, "classification", encoder.tokenizer, length).rows
-    collator = make_collator("classification", encoder.tokenizer)
-    found: np.ndarray = np.empty((len(rows), 2 * encoder.width), np.float32)
-    with evaluating(model):
-        for batch in batches_by_length(rows):
-            inputs = collator([rows[row] for row in batch])
-            inputs.pop("labels")
-            states = model(**{name: value.to(model.device) for name, value in inputs.items()}).last_hidden_state
-            mask = inputs["attention_mask"].to(states.device, states.dtype)[..., None]
-            mean = (states * mask).sum(1) / mask.sum(1)
-            found[batch] = torch.cat([mean, states[:, 0]], 1).float().cpu().numpy()
-    if not np.isfinite(found).all():
-        raise UserError(f"the encoder '{printable(encoder.name)}' gives no numbers (NaN): its training diverged")
+def _scores(
+    model: Any, encoder: Any, task: ProbeTask, splits: int, every_layer: bool, report: Callable[[], None]
+) -> dict[str, list[float]]:
+    texts = [side for side in (task.texts, task.pairs) if side is not None]
+    sides = [pooled(model, encoder, side, every_layer) for side in texts]
+    found = {}
+    for layer in sides[0]:
+        found[layer] = accuracies([side[layer] for side in sides], task, splits)
+        report()
     return found
 
 
@@ -155,13 +174,15 @@ def _accuracy(vectors: list[np.ndarray], task: ProbeTask, train: np.ndarray, tes
     return float(search.score(inputs[test], task.labels[test]))
 
 
-def _show(results: list[ProbeResult]) -> None:
-    rows = [["probe: accuracy, per cent", "this encoder", "random encoder", "majority"]]
-    for result in results:
-        scores = (_spread(result.encoder), _spread(result.random), f"{100 * result.majority:.1f}")
-        rows.append([printable(result.question), *scores])
-    show_table(rows)
-
-
-def _spread(scores: list[float]) -> str:
-    return f"{100 * statistics.median(scores):.1f} ({100 * min(scores):.1f}–{100 * max(scores):.1f})"
+def show(record: ProbeRecord) -> None:
+    """Print the tables of a record, and below each what it says."""
+    print("accuracy of linear probes, per cent")
+    show_table(probe_rows(record.probes))
+    if record.probes[0].layers:
+        print("accuracy layer by layer, per cent")
+        show_table(layer_rows(record.probes))
+        print("\n".join(layer_words(record.probes)))
+    if record.rank is not None:
+        print(f"effective rank: dimensions that hold {record.rank.share:.0%} of the variance, % of the width")
+        show_table(rank_rows(record.rank))
+        print("\n".join(rank_words(record.rank, record.objective)))

@@ -90,6 +90,11 @@ class Family(ABC):
             "vocab_size": config.vocab_size,
         }
 
+    def shorten(self, encoder: Any, layers: int) -> None:
+        """Keep only the first layers; the norm after the last one stays."""
+        del self.layers(encoder)[layers:]
+        encoder.config.num_hidden_layers = layers
+
     # How it runs
 
     @abstractmethod

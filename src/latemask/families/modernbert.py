@@ -70,6 +70,11 @@ class ModernBert(Family):
         base = rotary.get("full_attention", {}).get("rope_theta", EncoderRecipe.rotary_base)
         return {**super().shape(config), "dropout": config.mlp_dropout, "rotary_base": float(base)}
 
+    def shorten(self, encoder: Any, layers: int) -> None:
+        """Forget the other layers' kinds of attention, too."""
+        super().shorten(encoder, layers)
+        encoder.config.layer_types = encoder.config.layer_types[:layers]
+
     def embed(
         self, encoder: Any, positions: Tensor, ids: Tensor | None = None, vectors: Tensor | None = None
     ) -> Tensor:
