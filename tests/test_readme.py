@@ -1,5 +1,6 @@
 """Every command and every Python block of README and docs runs. Only budgets and sizes are cut, to take seconds."""
 
+import json
 import re
 import shlex
 import shutil
@@ -57,6 +58,9 @@ def workshop(tmp_path, corpus, monkeypatch):
     for name in ("train", "dev", "new"):
         (tmp_path / f"{name}.csv").write_text("review,mood\n" + "a good film,glad\na bad film,sad\n" * 4)
     write_glue(tmp_path / "glue", "rte", train=8, dev=4)
+    (tmp_path / "blimp" / "data").mkdir(parents=True)
+    pair = {"sentence_good": "It is good.", "sentence_bad": "It are good.", "linguistics_term": "t", "UID": "number"}
+    (tmp_path / "blimp" / "data" / "number.jsonl").write_text(json.dumps(pair))
     (tmp_path / "tiny.yaml").write_text(SMALL)
     (tmp_path / "rates.yaml").write_text(cut_sweep(blocks("docs/comparing.md", "yaml")[0]))
     some = builtin_files()[::15]
