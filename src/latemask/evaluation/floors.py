@@ -101,8 +101,8 @@ def _most_frequent(tags: Counter[int]) -> int:
 
 def _linear_model(task: Task) -> tuple[str, str, Predict]:
     train = _affordable(task.train)
-    features = NGrams(train)
-    matrix, labels = features(train), np.asarray(train.labels)
+    features = NGrams()
+    matrix, labels = features.fit(train), np.asarray(train.labels)
     strength = _chosen_strength(task, matrix, labels)
     model = _fitted(task, strength, matrix, labels)
 
@@ -130,7 +130,7 @@ def _affordable(train: Examples) -> Examples:
 class NGrams:
     """Texts → TF-IDF of their n-grams; of pairs those of both texts, how they differ and what they share."""
 
-    def __init__(self, train: Examples):
+    def __init__(self) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.pipeline import make_union
 
@@ -139,16 +139,22 @@ class NGrams:
             TfidfVectorizer(analyzer="word", ngram_range=(1, 2), token_pattern=_WORDS, **common),
             TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **common),
         )
-        self.vectors.fit([*train.texts, *(train.pairs or [])])
+
+    def fit(self, train: Examples) -> csr_matrix:
+        """Learn the n-grams of a training set, and return its features."""
+        return self._joined(train, self.vectors.fit_transform)
 
     def __call__(self, examples: Examples) -> csr_matrix:
         """Return [rows, features]."""
+        return self._joined(examples, self.vectors.transform)
+
+    def _joined(self, examples: Examples, vectors_of: Callable[[list[str]], csr_matrix]) -> csr_matrix:
         from scipy.sparse import hstack
 
-        first = self.vectors.transform(examples.texts)
         if examples.pairs is None:
-            return first
-        second = self.vectors.transform(examples.pairs)
+            return vectors_of(examples.texts)
+        both = vectors_of([*examples.texts, *examples.pairs])
+        first, second = both[: len(examples)], both[len(examples) :]
         return hstack([first, second, abs(first - second), first.multiply(second)], format="csr")
 
 
@@ -190,7 +196,8 @@ def _fitted(task: Task, strength: float, matrix: csr_matrix, labels: Labels) -> 
         ridge = Ridge(alpha=1 / strength, solver="sparse_cg")
         model: Any = TransformedTargetRegressor(ridge, transformer=StandardScaler())
     else:  # one model a class needs less memory than one for all, and takes several labels a row as well
-        model = OneVsRestClassifier(LogisticRegression(C=strength, solver="liblinear", random_state=0))
+        logistic = LogisticRegression(C=strength, solver="liblinear", dual=True, random_state=0)
+        model = OneVsRestClassifier(logistic)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a floor need not be the very optimum
         warnings.filterwarnings("ignore", "Label .* present in all training examples")
