@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from latemask.cli import main
 from latemask.evaluation.floors import CONSTANT, TFIDF
+from latemask.evaluation.grid import _file_name
 from latemask.evaluation.results import Results
 from latemask.evaluation.verdicts import verdict
 from tests.evaluation.conftest import WORDS, sentence
@@ -153,9 +154,7 @@ def test_the_model_that_is_kept_is_the_best_one_on_dev(run, tmp_path, csv_files)
         (["--task", "sst2", "--train", "x.csv"], "--task sst2 has its own files and columns: leave --train away"),
         (["--train", "x.csv"], "missing --dev"),
         (["--train", "x.csv", "--dev", "x.csv"], "say which columns hold text and label"),
-        (["--data", "x"], "x: no such folder"),
-        (["--data", "x", "--train", "y"], "--data and --train: give your own files, or a folder"),
-        (["--data", "."], "no sub-folder holds a train and a dev file (mood/train.csv and mood/dev.csv)"),
+        (["--data", "x"], "--data is for --task"),
         (["--task", "sst2", "--seeds", "0"], "--seeds 0: one at least"),
         (["--task", "sst2", "--epochs", "0"], "--epochs 0: one at least"),
         (["--task", "sst2", "--lrs", "fast"], "--lrs must be float, not 'fast'"),
@@ -242,18 +241,12 @@ def test_several_encoders_and_tasks_share_a_folder_and_each_task_keeps_its_model
     assert main(["predict", str(tmp_path / "o" / "models" / tmp_path.name), "dev.csv"]) == 0
 
 
-def test_a_folder_with_a_sub_folder_a_task(run, tmp_path, csv_files):
-    for name in ("mood", "tone"):
-        (tmp_path / "mine" / name).mkdir(parents=True)
-        for split in ("train", "dev"):
-            text = (tmp_path / f"{split}.csv").read_text()
-            (tmp_path / "mine" / name / f"{split}.csv").write_text(text)
-    code, _, err = run("--data", "mine", *csv_files[4:], *QUICK)
-    assert code == 0, err
-    assert list(record(tmp_path / "finetuned" / "tiny-mood-tone")["tasks"]) == ["mood", "tone"]
-    (tmp_path / "mine" / "tone" / "train.jsonl").write_text("{}")
-    code, _, err = run("--data", "mine", *csv_files[4:], *QUICK)
-    assert (code, "train.csv is there, too; keep one" in err) == (2, True)
+def test_the_folder_of_a_model_never_leads_elsewhere_and_is_another_for_every_task():
+    names = ["mood", "a b", "a/b", "a%2Fb", "..", ".hidden", "größe", "%2E."]
+    folders = [_file_name(name) for name in names]
+    assert len(set(folders)) == len(names)
+    assert folders[:2] == ["mood", "a b"]
+    assert not any("/" in folder or folder.startswith(".") for folder in folders)
 
 
 def test_another_column_is_another_task(run, tmp_path, csv_files):

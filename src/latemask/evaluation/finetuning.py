@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from latemask.evaluation.display import show, write_tables
@@ -44,8 +43,7 @@ def finetune(
     Args:
         encoders: Run folders, exported folders, any Hugging Face encoder folders or Hub ids, or random:RECIPE.
         task: GLUE tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
-        data: With --task: folder with GLUE in its own layout (FOLDER/SST-2/train.tsv); by default it comes from the
-            Hub. Without: folder with a sub-folder for each of your own tasks, with train, dev and maybe test files.
+        data: Folder with GLUE in its own layout (FOLDER/SST-2/train.tsv); by default it comes from the Hub.
         train: Your own training file, instead of --task: CSV, TSV, JSONL or Parquet; CoNLL for tagging.
         dev: Your own file to choose by and to report.
         test: Your own file that is scored, too, and chooses nothing.
@@ -131,14 +129,9 @@ def _load_tasks(
                 f"unknown task '{printable(unknown[0])}'{nearest(unknown[0], GLUE)}; your own is --train and --dev"
             )
         return [load_glue(name, data) for name in names]
-    if data is None:
-        return [_load_own(files, columns, kind)]
-    if files:
-        raise UserError(f"--data and --{next(iter(files))}: give your own files, or a folder with a sub-folder a task")
-    return [
-        replace(_load_own(found, columns, kind), name=printable(folder.name))
-        for folder, found in _tasks_in(data).items()
-    ]
+    if data is not None:
+        raise UserError("--data is for --task; your own files are --train and --dev")
+    return [_load_own(files, columns, kind)]
 
 
 def _load_own(files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None) -> Task:
@@ -154,34 +147,10 @@ def _load_own(files: dict[str, Path], columns: dict[str, str | None], kind: Kind
     return load_own(files, text, text_pair, label, kind)
 
 
-def _tasks_in(data: Path) -> dict[Path, dict[str, Path]]:
-    """Return the files of each task in a folder: its sub-folders with a train and a dev file."""
-    if not data.is_dir():
-        raise UserError(f"{printable(str(data))}: no such folder")
-    tasks: dict[Path, dict[str, Path]] = {}
-    for folder in sorted(path for path in data.iterdir() if path.is_dir()):
-        files: dict[str, Path] = {}
-        for file in sorted(path for path in folder.iterdir() if path.is_file()):
-            split = file.name.partition(".")[0]
-            if split in files:
-                raise UserError(f"{printable(str(file))}: {printable(files[split].name)} is there, too; keep one")
-            if split in ("train", "dev", "test"):
-                files[split] = file
-        if {"train", "dev"} <= set(files):
-            tasks[folder] = files
-    if not tasks:
-        raise UserError(
-            f"{printable(str(data))}: no sub-folder holds a train and a dev file (mood/train.csv and mood/dev.csv); "
-            "for GLUE's own files say which with --task"
-        )
-    return tasks
-
-
 def _out_name(encoders: Sequence[str], tasks: Sequence[Task]) -> str:
     """Return a folder's name: of trained encoders, for a control beside them belongs there, too, and of tasks."""
     trained = [name for name in encoders if not name.startswith(RANDOM)] or encoders
-    parts = [*_some([_short(name) for name in trained]), *_some([task.name for task in tasks])]
-    return "-".join(parts)
+    return "-".join([*_some([_short(name) for name in trained]), *_some([_plain(task.name) for task in tasks])])
 
 
 def _some(names: Sequence[str]) -> list[str]:
@@ -194,5 +163,9 @@ def _short(encoder: str) -> str:
     path = Path(encoder.removeprefix(RANDOM))
     is_inside = path.name in ("encoder", "model", "recipe.yaml") and path.parent.name
     name = path.parent.name if is_inside else path.name.removesuffix(".yaml")
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "encoder"
+    name = _plain(name) or "encoder"
     return f"random-{name}" if encoder.startswith(RANDOM) else name
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)

@@ -150,7 +150,7 @@ def model_folders(results: Results) -> dict[str, Path]:
 
 def _file_name(task: str) -> str:
     """Return a name for a folder: another one for every task, and none that leads out of the folder it is in."""
-    name = "".join(c if c.isalnum() or c in "-_." else quote(c, safe="") for c in task)
+    name = "".join(c if c.isalnum() or c in "-_. " else quote(c, safe="") for c in task)
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
 
