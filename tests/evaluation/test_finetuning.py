@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from latemask.cli import main
 from latemask.evaluation.floors import CONSTANT, TFIDF
-from latemask.evaluation.grid import _file_name
+from latemask.evaluation.grid import folder_name
 from latemask.evaluation.results import Results
 from latemask.evaluation.verdicts import verdict
 from tests.evaluation.conftest import WORDS, sentence
@@ -243,7 +243,7 @@ def test_several_encoders_and_tasks_share_a_folder_and_each_task_keeps_its_model
 
 def test_the_folder_of_a_model_never_leads_elsewhere_and_is_another_for_every_task():
     names = ["mood", "a b", "a/b", "a%2Fb", "..", ".hidden", "größe", "%2E."]
-    folders = [_file_name(name) for name in names]
+    folders = [folder_name(name) for name in names]
     assert len(set(folders)) == len(names)
     assert folders[:2] == ["mood", "a b"]
     assert not any("/" in folder or folder.startswith(".") for folder in folders)

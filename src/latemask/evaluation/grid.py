@@ -145,10 +145,10 @@ def save_model(folder: Path, model: Any, prepared: Prepared) -> None:
 def model_folders(results: Results) -> dict[str, Path]:
     """Return where the best model of each task is kept, if it is: OUT/model, or of several tasks OUT/models/TASK."""
     out, tasks = results.path.parent, list(results.tasks)
-    return {task: out / MODELS / _file_name(task) for task in tasks} if len(tasks) > 1 else {tasks[0]: out / MODEL}
+    return {task: out / MODELS / folder_name(task) for task in tasks} if len(tasks) > 1 else {tasks[0]: out / MODEL}
 
 
-def _file_name(task: str) -> str:
+def folder_name(task: str) -> str:
     """Return a name for a folder: another one for every task, and none that leads out of the folder it is in."""
     name = "".join(c if c.isalnum() or c in "-_. " else quote(c, safe="") for c in task)
     return f"%2E{name[1:]}" if name.startswith(".") else name
