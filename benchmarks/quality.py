@@ -137,7 +137,7 @@ def _finetuning(study: Study, arm: Arm, name: str, task: str) -> Job:
     where = ["--data", str(study.glue), "--out", str(study.results(name, task).parent)]
     options = {**FINETUNING, "lrs": arm.learning_rate, "tasks": task}
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-    return Job(name, task, ["glue", *encoder, *where, *words])
+    return Job(name, task, ["glue", *encoder, *where, *words, "--no-control"])  # the study has an arm for it
 
 
 def is_scored(study: Study, name: str, task: str) -> bool:

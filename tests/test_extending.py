@@ -229,6 +229,7 @@ def test_its_encoder_is_fine_tuned_by_a_method_of_its_own(run, tmp_path):
         label="label",
         out=tmp_path / "tuned",
         seeds=1,
+        no_control=True,
         protocol=Protocol(epochs=1, method="head-only"),
     )
     assert results.protocol.method == "head-only"

@@ -34,7 +34,7 @@ def cut(command: str) -> str:
     if command.startswith("latemask pretrain") and "--resume" not in command:
         command += f" --max-steps 2 {TINY}"
     if command.startswith(("latemask finetune", "latemask glue")):
-        command += " --epochs 1 --seeds 1"
+        command += " --epochs 1 --seeds 1 --no-control"
     if command.startswith("latemask probe"):
         command += " --examples 200"
     return command
@@ -83,7 +83,7 @@ def test_the_python_of_the_readme_runs(workshop):
     small = workshop / "small"
     small.write_text(SMALL)
     code = blocks("README.md", "python")[1].replace("max_steps=1000", "max_steps=2")
-    code = code.replace('out="mood"', 'out="mood", seeds=1, protocol=Protocol(epochs=1)')
+    code = code.replace('out="mood"', 'out="mood", seeds=1, no_control=True, protocol=Protocol(epochs=1)')
     exec(code, {"Protocol": Protocol})
     assert (workshop / "my-encoder" / "model.safetensors").is_file()
 

@@ -1,5 +1,6 @@
 """What a user may call an encoder, and what is said of what is none."""
 
+import copy
 import json
 import shutil
 from dataclasses import replace
@@ -10,7 +11,10 @@ from safetensors.torch import load_file, save_file
 from transformers import RobertaTokenizer
 
 from latemask import UserError, pretrain
-from latemask.evaluation.encoders import longest_input, open_encoders
+from latemask.evaluation.encoders import Encoder, controls_for, longest_input, open_encoders
+from latemask.model import build_model, complete_recipe
+from latemask.model.stock import stock_config
+from latemask.recipe import FAMILIES as TABLE
 from latemask.recipe import BudgetRecipe
 from latemask.text.tokenizer import load_tokenizer
 from tests.conftest import FAMILIES, tiny_recipe
@@ -204,3 +208,26 @@ def test_roberta_s_table_has_two_rows_that_no_position_uses(encoder):
     from transformers import RobertaConfig
 
     assert longest_input(RobertaConfig(max_position_embeddings=34, pad_token_id=1), encoder.tokenizer) == 32
+
+
+def test_each_trained_architecture_has_one_control_unless_it_was_given(encoder, encoder_folder):
+    same = replace(encoder, name="again", checksum="other weights")
+    (control,) = controls_for([encoder, same])
+    assert (control.name, control.is_random) == (f"random:{encoder.name}", True)
+    (given,) = open_encoders([f"random:{encoder_folder}"])
+    assert given.checksum == control.checksum  # the same whoever asks for it
+    assert controls_for([encoder, same, given]) == []
+    wider = copy.deepcopy(encoder.config)
+    wider.intermediate_size *= 2
+    other = replace(encoder, name="wider", config=wider)
+    assert [one.name for one in controls_for([encoder, other, given])] == ["random:wider"]
+    assert controls_for([given]) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_architecture_is_known_from_its_recipe_and_from_its_files(family, data, tmp_path):
+    recipe = tiny_recipe()
+    recipe = complete_recipe(replace(recipe, encoder=replace(recipe.encoder, family=family)), data.vocabulary)
+    build_model(recipe, data.vocabulary).encoder.save_pretrained(str(tmp_path))
+    made = Encoder("made", None, TABLE[family].config(recipe.encoder, data.vocabulary), None, "")
+    assert made.architecture == Encoder("read", None, stock_config(str(tmp_path)), None, "").architecture

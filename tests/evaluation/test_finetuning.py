@@ -1,14 +1,21 @@
 """`latemask finetune` as a command: GLUE, your own files, taggers; going on; mistakes in a line."""
 
 import json
+import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from latemask.cli import main
+from latemask.evaluation.floors import CONSTANT, TFIDF
+from latemask.evaluation.grid import folder_name
+from latemask.evaluation.results import Results
+from latemask.evaluation.verdicts import verdict
 from tests.evaluation.conftest import WORDS, sentence
 
-QUICK = ["--epochs", "1", "--seeds", "1", "--batch-size", "8", "--lrs", "1e-3"]
+QUICK = ["--epochs", "1", "--seeds", "1", "--batch-size", "8", "--lrs", "1e-3", "--no-control"]
 
 
 @pytest.fixture
@@ -20,7 +27,16 @@ def run(tmp_path, monkeypatch, encoder_folder, capsys):
         code = main(["finetune", str(encoder), *map(str, arguments)])
         return code, *capsys.readouterr()
 
+    finetune.encoder = encoder_folder
     return finetune
+
+
+def broken_copy(encoder, folder):
+    """Copy an encoder, with zeros for weights: nothing of a text comes through."""
+    shutil.copytree(encoder, folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: torch.zeros_like(value) for name, value in weights.items()}, folder / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
 
 
 @pytest.fixture
@@ -37,7 +53,9 @@ def record(folder):
 
 
 def test_a_glue_task_gives_scores_tables_and_a_model(run, tmp_path, glue_folder):
-    code, out, err = run("--task", "mrpc", "--data", glue_folder, "--seeds", 2, "--epochs", 1, "--lrs", "1e-3,2e-3")
+    code, out, err = run(
+        "--task", "mrpc", "--data", glue_folder, "--seeds", 2, "--epochs", 1, "--no-control", "--lrs", "1e-3,2e-3"
+    )
     assert code == 0, err
     folder = tmp_path / "finetuned" / "tiny-mrpc"
     cells = record(folder)["cells"]
@@ -46,14 +64,14 @@ def test_a_glue_task_gives_scores_tables_and_a_model(run, tmp_path, glue_folder)
     assert "mrpc*" in out
     assert "24 of 3,668 training rows" in out
     assert (folder / "results.md").read_text().startswith("| encoder | mrpc* |")
-    assert len((folder / "results.csv").read_text().splitlines()) == 5
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 4 + 2  # head, runs, floors
     assert AutoModelForSequenceClassification.from_pretrained(folder / "model").config.num_labels == 2
     data = record(folder)["tasks"]["mrpc"]["data"]
     assert len(data["train"]["sha256"]) == 64
 
 
 def test_finished_runs_are_not_run_again_and_more_can_be_asked_for(run, tmp_path, glue_folder, monkeypatch):
-    same = ["--task", "rte", "--data", glue_folder, "--epochs", 1, "--lrs", "1e-3"]
+    same = ["--task", "rte", "--data", glue_folder, "--epochs", 1, "--lrs", "1e-3", "--no-control"]
     assert run(*same, "--seeds", 1)[0] == 0
     before = record(tmp_path / "finetuned" / "tiny-rte")["cells"]
     code, _, err = run(*same, "--seeds", 2)
@@ -95,7 +113,8 @@ def test_your_own_tags(run, tmp_path):
     )
     (tmp_path / "a.conll").write_text(text)
     files = ["--task-type", "tagging", "--train", "a.conll", "--dev", "a.conll"]
-    code, _, err = run(*files, "--out", "o", "--epochs", 6, "--seeds", 1, "--batch-size", 4, "--lrs", "1e-2")
+    learning = ["--epochs", 6, "--seeds", 1, "--batch-size", 4, "--lrs", "1e-2", "--no-control"]
+    code, _, err = run(*files, "--out", "o", *learning)
     assert code == 0, err
     assert record(tmp_path / "o")["cells"][0]["metrics"]["span_f1"] > 0.9
     model = AutoModelForTokenClassification.from_pretrained(tmp_path / "o" / "model")
@@ -114,7 +133,7 @@ def test_texts_that_are_too_long_are_cut_counted_and_said(run, tmp_path, csv_fil
 
 
 def test_the_model_that_is_kept_is_the_best_one_on_dev(run, tmp_path, csv_files):
-    arguments = [*csv_files, "--out", "o", "--epochs", 5, "--batch-size", 4]
+    arguments = [*csv_files, "--out", "o", "--epochs", 5, "--batch-size", 4, "--no-control"]
     assert run(*arguments, "--seeds", 2, "--lrs", "1e-7", "1e-2")[0] == 0
     cells = record(tmp_path / "o")["cells"]
     best = max(cells, key=lambda cell: cell["score"])
@@ -180,10 +199,54 @@ def test_what_a_kill_left_behind_is_no_obstacle(run, tmp_path, csv_files):
     assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
 
 
-def test_a_folder_is_for_one_encoder_on_one_task(run, csv_files, glue_folder):
+def test_the_control_runs_beside_the_encoder_and_the_words_agree_with_the_table(run, tmp_path, csv_files):
+    code, out, err = run(*csv_files, "--out", "o", *QUICK[:-1])
+    assert code == 0, err
+    encoders = record(tmp_path / "o")["encoders"]
+    (trained,) = (name for name in encoders if not name.startswith("random:"))
+    assert list(encoders) == [trained, f"random:{trained}"]
+    assert f"random:{trained}: the same architecture, never trained, runs beside it" in err
+    assert f"random:{trained} (never trained) lr 0.001 seed 0" in err
+    said = verdict(Results.read(tmp_path / "o" / "results.json"))
+    assert set(said) <= set(out.splitlines())
+    rows = [line.split("|")[1].strip() for line in (tmp_path / "o" / "results.md").read_text().splitlines()[2:6]]
+    assert rows == [trained, f"random:{trained} (never trained)", CONSTANT, TFIDF]
+
+
+def test_a_control_that_is_given_is_the_only_one_and_the_trained_model_is_kept(run, tmp_path, csv_files):
+    encoder = tmp_path / "encoder"
+    broken_copy(run.encoder, encoder)
+    code, out, err = run(f"random:{encoder}", *csv_files, "--out", "o", *QUICK[:-1], encoder=encoder)
+    assert code == 0, err
+    assert list(record(tmp_path / "o")["encoders"]) == [str(encoder), f"random:{encoder}"]
+    assert "runs beside it" not in err
+    kept = json.loads((tmp_path / "o" / "model" / "latemask-task.json").read_text())
+    assert kept["encoder"] == str(encoder)
+    assert f"do not use {encoder} (50.0), for" in out  # its weights are zeros: it can only say one thing
+    assert f"{encoder} (50.0) is 50.0 points below TF-IDF + linear model (100.0)" in out
+    assert f"1 of 1 runs of {encoder} collapsed to one answer." in out
+
+
+def test_several_encoders_and_tasks_share_a_folder_and_each_task_keeps_its_model(run, tmp_path, csv_files, glue_folder):
     assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
-    code, _, err = run("--task", "rte", "--data", glue_folder, "--out", "o", *QUICK)
-    assert (code, "holds results of" in err) == (2, True)
+    first = (tmp_path / "o" / "model" / "model.safetensors").read_bytes()
+    code, out, err = run("random:demo", "--task", "rte,wnli", "--data", glue_folder, "--out", "o", *QUICK)
+    assert code == 0, err
+    assert [cell["task"] for cell in record(tmp_path / "o")["cells"]].count("rte") == 2
+    assert not (tmp_path / "o" / "model").exists()
+    models = sorted(path.name for path in (tmp_path / "o" / "models").iterdir())
+    assert models == sorted(["rte", "wnli", tmp_path.name])
+    assert (tmp_path / "o" / "models" / tmp_path.name / "model.safetensors").read_bytes() == first
+    assert f"{tmp_path.name}: random:demo was not run on it." in out
+    assert main(["predict", str(tmp_path / "o" / "models" / tmp_path.name), "dev.csv"]) == 0
+
+
+def test_the_folder_of_a_model_never_leads_elsewhere_and_is_another_for_every_task():
+    names = ["mood", "a b", "a/b", "a%2Fb", "..", ".hidden", "größe", "%2E."]
+    folders = [folder_name(name) for name in names]
+    assert len(set(folders)) == len(names)
+    assert folders[:2] == ["mood", "a b"]
+    assert not any("/" in folder or folder.startswith(".") for folder in folders)
 
 
 def test_another_column_is_another_task(run, tmp_path, csv_files):
@@ -211,7 +274,7 @@ def test_mistakes_that_only_the_encoder_shows(run, tmp_path, csv_files):
 
 def test_another_protocol_in_the_same_folder_is_refused_unless_told(run, tmp_path, csv_files):
     assert run(*csv_files, "--out", "o", *QUICK)[0] == 0
-    changed = [*csv_files, "--out", "o", "--epochs", 2, "--seeds", 1, "--batch-size", 8, "--lrs", "1e-3"]
+    changed = [*csv_files, "--out", "o", *QUICK, "--epochs", 2]
     code, _, err = run(*changed)
     assert (code, "another protocol (epochs: 1 -> 2)" in err) == (2, True)
     assert run(*changed, "--overwrite")[0] == 0

@@ -10,9 +10,8 @@ from pyarrow import parquet
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from latemask.cli import main
-from latemask.evaluation.grid import keep_best
+from latemask.evaluation.grid import save_model
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import Results
 from latemask.evaluation.trials import prepare_task, run_trial
 from tests.evaluation.conftest import make_task
 
@@ -23,9 +22,9 @@ def fine_tuned(encoder, folder, kind, **changes):
     """What `latemask finetune` leaves behind."""
     task = make_task(kind, columns={"text": "review", "text_pair": None}, **changes)
     prepared = prepare_task(encoder, task, Protocol(epochs=1, batch_size=8))
-    trial, model = run_trial(prepared, 5e-3, 0, keep=True)
+    _, model = run_trial(prepared, 5e-3, 0, keep=True)
     folder.mkdir()
-    keep_best(folder / "model", Results(folder / "results.json", prepared.protocol))(trial, model, prepared)
+    save_model(folder / "model", model, prepared)
     return folder
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from latemask import UserError
 from latemask.evaluation.display import as_csv, as_markdown, notes, show
+from latemask.evaluation.floors import CONSTANT, TFIDF
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results, Trial, summarised
 
@@ -54,7 +55,7 @@ def test_different_precisions_are_noted(tmp_path):
     said = "the runs were trained in different precisions: 1 in bf16, 1 in fp32 (results.csv says which)"
     assert said in notes(mixed)
     assert not any("precision" in note for note in notes(same))
-    assert [line.split(",")[-1] for line in as_csv(mixed).splitlines()] == ["precision", "bf16", "fp32"]
+    assert [line.split(",")[-1] for line in as_csv(mixed).splitlines()] == ["precision", "bf16", "fp32", ""]
 
 
 def test_median_mean_spread_and_every_seed():
@@ -100,16 +101,40 @@ def test_a_collapsed_run_is_flagged_and_counted(tmp_path, capsys):
     assert "| a | sst2 | 0.0001 | 0 | 50.0 | accuracy 50.0 | 2 | collapsed |" in as_markdown(results)
 
 
-def test_the_majority_stands_beside_the_scores(tmp_path):
-    lines = as_markdown(make_results(tmp_path / "r.json", trial(0.8))).splitlines()
-    assert lines[0] == "| encoder | sst2 |"
-    assert lines[2:4] == ["| a | 80.0 |", "| no reading (majority class or mean) | 50.0 |"]
+def with_floor(results, task, score=0.7):
+    results.tasks[task]["floors"] = [
+        {"name": TFIDF, "words": "strength 3", "score": score, "metrics": {"accuracy": score}}
+    ]
+    return results
 
 
-def test_csv_has_a_line_for_every_trial(tmp_path):
+def test_floors_stand_below_the_scores_and_only_one_that_all_tasks_have_has_an_average(tmp_path):
+    results = with_floor(make_results(tmp_path / "r.json", trial(0.8), tasks=("sst2", "rte")), "sst2")
+    lines = as_markdown(results).splitlines()
+    assert lines[0] == "| encoder | sst2 | rte | average |"
+    assert lines[2:5] == [
+        "| a | 80.0 | – | – |",
+        "| majority class or mean | 50.0 | 50.0 | 50.0 |",
+        "| TF-IDF + linear model | 70.0 | – | – |",
+    ]
+    assert "sst2, TF-IDF + linear model: accuracy 70.0; strength 3" in notes(results)
+
+
+def test_floors_are_read_back_and_older_records_have_the_constant_answer_alone(tmp_path):
+    results = with_floor(make_results(tmp_path / "r.json", trial(0.8)), "sst2")
+    assert [floor.name for floor in results.floors("sst2")] == [CONSTANT, TFIDF]
+    results.write()
+    assert Results.read(tmp_path / "r.json").floors("sst2") == results.floors("sst2")
+    del results.tasks["sst2"]["floors"]
+    results.write()
+    assert [floor.score for floor in Results.read(tmp_path / "r.json").floors("sst2")] == [0.5]
+
+
+def test_csv_has_a_line_for_every_trial_and_every_floor(tmp_path):
     lines = as_csv(make_results(tmp_path / "r.json", trial(0.8, 1), trial(0.7, 0), part="a part")).splitlines()
     assert lines[0] == "encoder,task,part,learning_rate,seed,score,accuracy,constant,epoch,collapsed,precision"
-    assert lines[1:] == [f"a,sst2,a part,0.0001,{row},0.5,2,0,unknown" for row in ("0,0.7,0.7", "1,0.8,0.8")]
+    assert lines[1:-1] == [f"a,sst2,a part,0.0001,{row},0.5,2,0,unknown" for row in ("0,0.7,0.7", "1,0.8,0.8")]
+    assert lines[-1] == "majority class or mean,sst2,a part,,,0.5,0.5,0.5,,,"
 
 
 def test_the_order_of_running_does_not_show(tmp_path):
@@ -155,6 +180,8 @@ def test_nothing_is_mixed_where_there_is_nothing(tmp_path):
         (("tasks", "sst2"), {"name": "sst2"}),
         (("tasks", "sst2", "constant"), None),
         (("tasks", "sst2", "cut"), {"a": None}),
+        (("tasks", "sst2", "floors"), [{"name": "x"}]),
+        (("tasks", "sst2", "floors"), [{"name": "x", "words": "", "score": "high", "metrics": {}}]),
         (("cells", 0, "score"), "x"),
         (("cells", 0, "score"), None),
         (("cells", 0, "metrics"), None),
@@ -191,7 +218,8 @@ def test_another_format_and_no_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module", ["results", "finetuning", "tabulating", "probing", "predicting", "display", "identity"]
+    "module",
+    ["results", "finetuning", "tabulating", "probing", "predicting", "display", "identity", "floors", "verdicts"],
 )
 def test_help_and_reports_load_neither_torch_nor_scikit_learn(module):
     code = f"import sys, latemask.evaluation.{module}; print(*sys.modules)"

@@ -13,7 +13,7 @@ from latemask.evaluation.results import Results
 from tests.evaluation.conftest import write_glue
 from tests.launching import launch
 
-QUICK = ["--epochs", "1", "--seeds", "2", "--lrs", "1e-3", "--batch-size", "8"]
+QUICK = ["--epochs", "1", "--seeds", "2", "--lrs", "1e-3", "--batch-size", "8", "--no-control"]
 
 
 @pytest.fixture
@@ -36,9 +36,10 @@ def test_the_table_of_two_encoders(two_tasks, encoder_folder, tmp_path, capsys):
     assert {"accuracy", "accuracy_mismatched"} == set(results.summary("random:demo", "mnli").metrics)
     lines = table(tmp_path / "o")[0].splitlines()
     assert lines[0] == "| encoder | cola* | mnli* | average |"
-    assert [line.split("|")[1].strip() for line in lines[2:5]][1:] == [
-        "random:demo",
-        "no reading (majority class or mean)",
+    assert [line.split("|")[1].strip() for line in lines[2:6]][1:] == [
+        "random:demo (never trained)",
+        "majority class or mean",
+        "TF-IDF + linear model",
     ]
     average = json.loads((tmp_path / "o" / "results.json").read_text())["averages"]["random:demo"]
     medians = [results.summary("random:demo", task).median for task in ("cola", "mnli")]

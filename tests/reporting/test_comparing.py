@@ -47,7 +47,8 @@ def test_the_tables_hold_every_number(runs, results, tmp_path):
     assert [int(row["step"]) for row in curves] == [row["step"] for row in written]
     assert [float(row["loss"]) for row in curves if row["loss"]] == [row["loss"] for row in written if "loss" in row]
     scores = list(csv.DictReader((tmp_path / "out" / "scores.csv").open()))
-    assert len(scores) == 3 * 2 * 2
+    assert len(scores) == 3 * 2 * 2 + 2  # and a floor for each task
+    assert {row["score"] for row in scores if row["masking"] == "no encoder"} == {"50.0"}
     assert {row["score"] for row in scores if (row["run"], row["task"]) == ("late", "sst2")} == {"80.0", "82.0"}
 
 
@@ -58,6 +59,18 @@ def test_a_never_trained_control_is_shown_everywhere(runs, tmp_path):
     assert "Never trained, random:&lt;tiny&gt; has 56.2" in page
     assert page.count("Broken line: never trained") == 2
     assert "random:<tiny>,never trained,,0,sst2,0.0001,1,62.5\n" in (tmp_path / "out" / "scores.csv").read_text()
+
+
+def test_floors_stand_in_the_table_the_caption_and_the_words(runs, tmp_path):
+    path = write_results(tmp_path / "results.json", {run: {"sst2": [0.8]} for run in runs.all})
+    record = json.loads(path.read_text())
+    record["tasks"]["sst2"]["floors"] = [{"name": "<tf>", "words": "", "score": 0.9, "metrics": {}}]
+    path.write_text(json.dumps(record))
+    page = compare(runs.all, glue=[path], out=tmp_path / "out").read_text()
+    assert "Floors: majority class or mean 50.0, &lt;tf&gt; 90.0." in page
+    assert "Without an encoder, &lt;tf&gt; has 90.0; AT OR BELOW it: late" in page
+    assert page.count("&lt;tf&gt;") == 3  # once more in the table
+    assert "<tf>,no encoder,,,sst2,,,90.0\n" in (tmp_path / "out" / "scores.csv").read_text()
 
 
 def test_the_same_page_comes_out_twice(runs, results, tmp_path):

@@ -95,6 +95,17 @@ def test_a_never_trained_control_stands_beside_the_runs(runs, three, tmp_path):
     assert found.control_averages == {CONTROL: pytest.approx([60, 70])}
 
 
+def test_the_mean_of_a_floor_is_over_the_shared_tasks_and_only_where_all_have_it(runs, three, tmp_path):
+    path = write_results(tmp_path / "one.json", {runs.late: {"sst2": [0.8], "mrpc": [0.6]}})
+    record = json.loads(path.read_text())
+    record["tasks"]["mrpc"]["constant"]["score"] = 0.7
+    record["tasks"]["sst2"]["floors"] = [{"name": "counting", "words": "", "score": 0.6, "metrics": {}}]
+    path.write_text(json.dumps(record))
+    found = read_scores([path], three)
+    assert found.contests[0].floors == {"majority class or mean": 50, "counting": 60}
+    assert found.floor_averages == {"majority class or mean": pytest.approx(60)}
+
+
 def test_two_controls_of_one_name_are_not_mixed(runs, three, tmp_path):
     paths = [
         write_results(tmp_path / f"{task}.json", {runs.late: {task: [0.8]}, CONTROL: {task: [0.5]}})

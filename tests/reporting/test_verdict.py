@@ -88,6 +88,27 @@ def test_it_says_who_is_better_than_an_encoder_that_was_never_trained(judged):
     )
 
 
+def test_every_arm_is_named_beside_its_baseline(runs, tmp_path):
+    """Not the best alone: one that comes behind it has its own sentence."""
+    worse = shutil.copytree(runs.late, tmp_path / "worse")
+    (worse / "recipe.yaml").write_text((worse / "recipe.yaml").read_text().replace("rate: 0.4", "rate: 0.5"))
+    config = worse / "encoder" / "config.json"
+    config.write_text(config.read_text() + "\n")  # another encoder
+    found = {runs.late: [0.80, 0.82], worse: [0.71, 0.73], runs.early: [0.75, 0.77]}
+    path = write_results(tmp_path / "results.json", {run: {"sst2": scores} for run, scores in found.items()})
+    read = [read_run(run) for run in found]
+    scores = read_scores([path], read)
+    said = verdict(arms_of(read, scores), scores)
+    line = said_of(said, "of the FLOPs of early 40%, late 50% inside 2 has 72.0 (-4.0;")
+    assert line.startswith(f"At {read[1].flops / read[2].flops:.0%} of the FLOPs")
+
+
+def test_arms_at_or_below_a_floor_are_named(judged):
+    said = judged([0.80], [0.50], [0.49])
+    floor = "Without an encoder, majority class or mean has 50.0"
+    assert f"{floor}; above it: late 40% inside 2; AT OR BELOW it: early 40%, early 15%." in said
+
+
 def test_runs_without_scores_are_not_judged(judged):
     said = judged([0.75], None, [0.70])
     assert "Without scores, and not judged: early 40%." in said

@@ -6,24 +6,24 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 
 from latemask.evaluation.methods import METHODS
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import CSV, TABLE, Results, Summary
+from latemask.evaluation.verdicts import verdict
 from latemask.ground.console import printable
 from latemask.ground.files import write_text_atomically
 from latemask.ground.tables import escaped, markdown_table, show_table
 
-_CONSTANT = "no reading (majority class or mean)"
-
 
 def show(results: Results) -> None:
-    """Print the table and its notes."""
+    """Print the table, what it says in words, and what has to be known to read it."""
     show_table(_rows(results))
-    for note in notes(results):
-        Console(highlight=False).print(note, markup=False, soft_wrap=True)
+    for line in (*verdict(results), "", *notes(results)):
+        Console(highlight=False).print(line, markup=False, soft_wrap=True)
 
 
 def write_tables(results: Results) -> None:
@@ -39,27 +39,39 @@ def as_markdown(results: Results) -> str:
     for trial in results.ordered():
         of = [printable(trial.encoder), trial.task, f"{trial.learning_rate:g}", str(trial.seed), _percent(trial.score)]
         every.append([*of, _metrics(trial.metrics), str(trial.epoch), "collapsed" if trial.collapsed else ""])
-    said = (f"- {escaped(note)}" for note in notes(results))
-    return "\n".join([*markdown_table(_rows(results)), "", *said, "", "Every run:", "", *markdown_table(every), ""])
+    table = markdown_table(_rows(results))
+    said, noted = ([f"- {escaped(line)}" for line in lines] for lines in (verdict(results), notes(results)))
+    parts = [*table, "", *said, "", "How to read it:", "", *noted, "", "Every run:", "", *markdown_table(every)]
+    return "\n".join([*parts, ""])
 
 
 def as_csv(results: Results) -> str:
-    """Return one line for every trial."""
-    metrics = list(dict.fromkeys(name for trial in results.ordered() for name in trial.metrics))
+    """Return one line for every trial, then one for every floor, which has neither learning rate nor seed."""
+    floors = [(task, floor) for task in results.tasks for floor in results.floors(task)]
+    measured = [*(trial.metrics for trial in results.ordered()), *(floor.metrics for _, floor in floors)]
+    metrics = list(dict.fromkeys(name for found in measured for name in found))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     names = ("encoder", "task", "part", "learning_rate", "seed", "score")
     writer.writerow([*names, *metrics, "constant", "epoch", "collapsed", "precision"])
     for trial in results.ordered():
         task = results.tasks[trial.task]
-        values = ["" if (value := trial.metrics.get(name)) is None else value for name in metrics]
-        row = [trial.encoder, trial.task, task["part"], f"{trial.learning_rate:g}", trial.seed, trial.score, *values]
-        writer.writerow([*row, task["constant"]["score"], trial.epoch, int(trial.collapsed), trial.precision])
+        row = [trial.encoder, trial.task, task["part"], f"{trial.learning_rate:g}", trial.seed, trial.score]
+        row += [*_values(trial.metrics, metrics), task["constant"]["score"]]
+        writer.writerow([*row, trial.epoch, int(trial.collapsed), trial.precision])
+    for name, floor in floors:
+        task = results.tasks[name]
+        row = [floor.name, name, task["part"], "", "", floor.score, *_values(floor.metrics, metrics)]
+        writer.writerow([*row, task["constant"]["score"], "", "", ""])
     return file.getvalue()
 
 
+def _values(found: dict[str, float | None], metrics: Iterable[str]) -> list[Any]:
+    return ["" if (value := found.get(name)) is None else value for name in metrics]
+
+
 def _rows(results: Results) -> list[list[str]]:
-    """Encoders down, tasks across: median and range, in per cent."""
+    """Encoders down, then floors, tasks across: median and range, in per cent."""
     tasks = list(results.tasks)
     names = [f"{task}*" if results.tasks[task]["part"] else task for task in tasks]
     several = len(tasks) > 1
@@ -69,10 +81,15 @@ def _rows(results: Results) -> list[list[str]]:
         average = results.average(encoder)
         is_whole = average is not None and average["tasks"] == tasks  # means over other tasks cannot be compared
         mean = [_percent(average["score"]) if average and is_whole else "–"] if several else []
-        rows.append([printable(encoder), *cells, *mean])
-    constants = [results.tasks[task]["constant"]["score"] for task in tasks]
-    mean = [_percent(sum(constants) / len(constants))] if several else []
-    return [*rows, [_CONSTANT, *map(_percent, constants), *mean]]
+        who = printable(encoder) + (" (never trained)" if results.is_control(encoder) else "")
+        rows.append([who, *cells, *mean])
+    by_task = [{floor.name: floor.score for floor in results.floors(task)} for task in tasks]
+    for name in dict.fromkeys(name for floors in by_task for name in floors):
+        scores = [floors[name] for floors in by_task if name in floors]
+        cells = [_percent(floors[name]) if name in floors else "–" for floors in by_task]
+        mean = [_percent(sum(scores) / len(scores)) if len(scores) == len(tasks) else "–"] if several else []
+        rows.append([printable(name), *cells, *mean])
+    return rows
 
 
 def _score(summary: Summary | None) -> str:
@@ -89,7 +106,7 @@ def _percent(value: float) -> str:
 
 def notes(results: Results) -> list[str]:
     """Return what has to be known to read the table."""
-    return [_how(results), *_parts(results), *_details(results), *_warnings(results)]
+    return [_how(results), *_parts(results), *_details(results), *_floors(results), *_warnings(results)]
 
 
 def _how(results: Results) -> str:
@@ -119,6 +136,13 @@ def _details(results: Results) -> Iterable[str]:
             f"{len(summary.scores)} seeds: {', '.join(map(_percent, summary.scores))}; {_metrics(summary.metrics)}; "
             f"learning rate {summary.learning_rate:g}" + (f" (medians {tried})" if len(summary.tried) > 1 else "")
         )
+
+
+def _floors(results: Results) -> Iterable[str]:
+    for task in results.tasks:
+        for floor in results.floors(task):
+            if floor.words:
+                yield f"{task}, {printable(floor.name)}: {_metrics(floor.metrics)}; {printable(floor.words)}"
 
 
 def _warnings(results: Results) -> Iterable[str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import atexit
 import copy
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from latemask.evaluation.tasks import Kind, Task
 from latemask.exporting import export
 from latemask.ground.console import one_line, printable, say
 from latemask.ground.errors import UserError
+from latemask.ground.files import json_digest
 from latemask.model.load import is_ours, model_type
 from latemask.model.stock import complete_recipe, stock_config
 from latemask.recipe import FAMILIES, Recipe, find_recipe, load_recipe
@@ -34,6 +36,8 @@ from latemask.text.builtin import BuiltinReader
 from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, train_tokenizer, vocabulary_of
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors"]
+# What a config notes of where it comes from, which makes no other architecture.
+_ORIGIN = ("_name_or_path", "architectures", "dtype", "transformers_version")
 # Stock encoders that we fine-tune and cannot open, whose positions are counted from behind the padding id.
 _COUNTED_FROM_PADDING = ("xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
 
@@ -63,6 +67,13 @@ class Encoder:
         """The longest input it takes, in tokens."""
         return longest_input(self.config, self.tokenizer)
 
+    @property
+    def architecture(self) -> str:
+        """A digest that encoders share if they differ in weights and tokenizer alone."""
+        # Written and read once: a config that was just made holds arguments that its file does not.
+        config = type(self.config).from_dict(json.loads(self.config.to_json_string())).to_dict()
+        return json_digest({name: value for name, value in config.items() if name not in _ORIGIN})
+
     def tokenizer_for(self, kind: Kind) -> Any:
         """Return the tokenizer; for a tagger one that takes words as words inside a text, not as texts of their own."""
         before = self.tokenizer.backend_tokenizer.pre_tokenizer
@@ -89,7 +100,7 @@ class Encoder:
 
     def untrained(self) -> Encoder:
         """Return the same architecture with weights that nobody trained."""
-        return Encoder(f"{RANDOM}{self.name}", None, self.config, self.tokenizer, "")
+        return _untrained(f"{RANDOM}{self.name}", self.config, self.tokenizer)
 
     def _build(self, auto_class: Any, seed: int, **settings: Any) -> Any:
         set_all_seeds(seed)
@@ -144,6 +155,17 @@ def open_encoders(given: Sequence[str], tokenizer: str | None = None) -> list[En
     trained = {name: _trained(name) for name in given if not name.startswith(RANDOM)}
     shared = next((encoder.tokenizer for encoder in trained.values()), None)
     return [trained[name] if name in trained else _random(name, tokenizer, shared) for name in given]
+
+
+def controls_for(encoders: Sequence[Encoder]) -> list[Encoder]:
+    """Return a never-trained control for each architecture that was trained and has none among the encoders."""
+    found: list[Encoder] = []
+    for encoder in encoders:
+        controls = [other for other in (*encoders, *found) if other.is_random]
+        known = {other.architecture for other in controls} | {other.name for other in controls}
+        if not encoder.is_random and not {encoder.architecture, f"{RANDOM}{encoder.name}"} & known:
+            found.append(encoder.untrained())
+    return found
 
 
 def _trained(given: str) -> Encoder:
@@ -228,8 +250,9 @@ def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
 
 def _untrained(given: str, config: Any, tokenizer: Any) -> Encoder:
     _refuse_larger(given, config, tokenizer)
-    parts = config.to_json_string() + tokenizer.backend_tokenizer.to_str()
-    return Encoder(given, None, config, tokenizer, hashlib.sha256(parts.encode()).hexdigest())
+    encoder = Encoder(given, None, config, tokenizer, "")
+    parts = encoder.architecture + tokenizer.backend_tokenizer.to_str()
+    return replace(encoder, checksum=hashlib.sha256(parts.encode()).hexdigest())
 
 
 def _tokenizer_for(given: str, recipe: Recipe, run: RunFolder, tokenizer: str | None, shared: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`latemask finetune`: an encoder and a labelled task → scores with their spread, and the best model."""
+"""`latemask finetune`: encoders and labelled tasks → scores beside their floors, a verdict, and the best models."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
 from latemask.evaluation.own_files import load_own, load_tagging
 from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
-from latemask.evaluation.results import MODEL, RESULTS, Results, results_in
+from latemask.evaluation.results import RESULTS, Results, results_in
 from latemask.evaluation.tasks import GLUE, Kind, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
 
+_MOST_NAMES = 3  # in the name of a folder
+
 
 def finetune(
-    encoder: str,
+    encoders: str | Sequence[str],
     *,
-    task: str | None = None,
+    task: str | Sequence[str] | None = None,
     data: Path | None = None,
     train: Path | None = None,
     dev: Path | None = None,
@@ -33,13 +35,14 @@ def finetune(
     lrs: Sequence[float] | None = None,
     protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
+    no_control: bool = False,
     overwrite: bool = False,
 ) -> Results:
-    """Fine-tune an encoder on a GLUE task or on your own labelled files, over several seeds.
+    """Fine-tune encoders on GLUE tasks or on your own labelled files, over several seeds, and say which one to use.
 
     Args:
-        encoder: Run folder, exported folder, any Hugging Face encoder folder or Hub id, or random:RECIPE.
-        task: A GLUE task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
+        encoders: Run folders, exported folders, any Hugging Face encoder folders or Hub ids, or random:RECIPE.
+        task: GLUE tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
         data: Folder with GLUE in its own layout (FOLDER/SST-2/train.tsv); by default it comes from the Hub.
         train: Your own training file, instead of --task: CSV, TSV, JSONL or Parquet; CoNLL for tagging.
         dev: Your own file to choose by and to report.
@@ -48,52 +51,91 @@ def finetune(
         text_pair: Column with a second text.
         label: Column with the label; in CoNLL files the number of the column, by default the last.
         task_type: Of your own task; by default recognised from the labels.
-        out: Folder to write; by default finetuned/ and the names of encoder and task.
+        out: Folder to write; by default finetuned/ and the names of encoders and tasks.
         seeds: How many runs, with seeds 0, 1, 2 and so on.
         lrs: Peak learning rates to try; by default one that suits the encoder's size.
         protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for a random: encoder: that of a run, an encoder or a data folder.
+        no_control: Do not fine-tune a never-trained encoder of the same architecture beside the trained ones.
         overwrite: Start again where results are.
     """
     protocol.check()
     refuse_seeds(seeds)
+    encoders = [encoders] if isinstance(encoders, str) else list(encoders)
+    words = [task] if isinstance(task, str) else task or ()
+    wanted = list(dict.fromkeys(name for word in words for name in word.split(",")))
     files = {"train": train, "dev": dev, "test": test}
+    given = {split: Path(file) for split, file in files.items() if file}
     columns = {"text": text, "text_pair": text_pair, "label": label}
-    loaded = _load_task(task, data, {split: Path(file) for split, file in files.items() if file}, columns, task_type)
-    loaded = loaded.limited(protocol.max_train)
-    from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
-    from latemask.evaluation.grid import keep_best, refuse_settings, run_grid
+    loaded = _load_tasks(wanted, Path(data) if data else None, given, columns, task_type)
+    out = Path(out) if out else Path("finetuned") / _out_name(encoders, loaded)
+    return tabulate(
+        encoders,
+        loaded,
+        out,
+        seeds=seeds,
+        lrs=lrs,
+        protocol=protocol,
+        tokenizer=tokenizer,
+        has_control=not no_control,
+        keep=True,
+        overwrite=overwrite,
+    )
 
-    (opened,) = open_encoders([encoder], tokenizer)
-    out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
-    refuse_settings(protocol, [opened], lrs)
+
+def tabulate(
+    encoders: str | Sequence[str],
+    tasks: Sequence[Task],
+    out: Path,
+    *,
+    seeds: int,
+    lrs: Sequence[float] | None,
+    protocol: Protocol,
+    tokenizer: str | None,
+    has_control: bool,
+    keep: bool,
+    overwrite: bool,
+) -> Results:
+    """Run what is missing of a table, write it and show it; `keep` the best model of each task."""
+    from latemask.evaluation.encoders import controls_for, open_encoders  # not for --help: it loads torch
+    from latemask.evaluation.grid import model_folders, refuse_settings, run_grid
+
+    tasks = [task.limited(protocol.max_train) for task in tasks]
+    opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
+    refuse_settings(protocol, opened, lrs)
+    controls = controls_for(opened) if has_control else []
     with results_in(out, protocol, overwrite) as results:
-        if results.trials and ([opened.name], [loaded.name]) != (list(results.encoders), list(results.tasks)):
-            # The model in the folder is the best of one encoder on one task.
-            held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
-            raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
-        run_grid([opened], [loaded], lrs, seeds, results, keep_best(out / MODEL, results))
+        for control in controls:
+            say(f"{control.name}: the same architecture, never trained, runs beside it (not with --no-control)")
+        run_grid([*opened, *controls], tasks, lrs, seeds, results, keep)
         write_tables(results)
     show(results)
-    say(f"results: {out / RESULTS}")
-    if (out / MODEL).is_dir():
-        say(f"model:   {out / MODEL}  (the best run on dev; latemask predict takes it)")
+    say(f"results: {out / RESULTS}, .md and .csv")
+    for task, folder in model_folders(results).items():
+        if folder.is_dir():
+            say(f"model:   {folder}  (the best run on dev of {task}; latemask predict takes it)")
     return results
 
 
-def _load_task(
-    task: str | None, data: Path | None, files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None
-) -> Task:
-    text, text_pair, label = columns.values()
-    if task is not None:
+def _load_tasks(
+    names: Sequence[str], data: Path | None, files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None
+) -> list[Task]:
+    if names:
         own = {**files, **columns, "task_type": kind}
         if given := [name.replace("_", "-") for name, value in own.items() if value]:
-            raise UserError(f"--task {task} has its own files and columns: leave --{given[0]} away")
-        if task not in GLUE:
-            raise UserError(f"unknown task '{printable(task)}'{nearest(task, GLUE)}; your own is --train and --dev")
-        return load_glue(task, Path(data) if data else None)
+            raise UserError(f"--task {names[0]} has its own files and columns: leave --{given[0]} away")
+        if unknown := [name for name in names if name not in GLUE]:
+            raise UserError(
+                f"unknown task '{printable(unknown[0])}'{nearest(unknown[0], GLUE)}; your own is --train and --dev"
+            )
+        return [load_glue(name, data) for name in names]
     if data is not None:
         raise UserError("--data is for --task; your own files are --train and --dev")
+    return [_load_own(files, columns, kind)]
+
+
+def _load_own(files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None) -> Task:
+    text, text_pair, label = columns.values()
     if missing := [f"--{name}" for name in ("train", "dev") if name not in files]:
         raise UserError(f"missing {' and '.join(missing)}: give --task NAME, or --train, --dev, --text and --label")
     if kind == "tagging":
@@ -105,10 +147,25 @@ def _load_task(
     return load_own(files, text, text_pair, label, kind)
 
 
+def _out_name(encoders: Sequence[str], tasks: Sequence[Task]) -> str:
+    """Return a folder's name: of trained encoders, for a control beside them belongs there, too, and of tasks."""
+    trained = [name for name in encoders if not name.startswith(RANDOM)] or encoders
+    return "-".join([*_some([_short(name) for name in trained]), *_some([_plain(task.name) for task in tasks])])
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    more = len(names) - _MOST_NAMES
+    return [*names[:_MOST_NAMES], *([f"{more}-more"] if more > 0 else [])]
+
+
 def _short(encoder: str) -> str:
     """Return a folder's name for an encoder: runs/small/encoder is small."""
     path = Path(encoder.removeprefix(RANDOM))
     is_inside = path.name in ("encoder", "model", "recipe.yaml") and path.parent.name
     name = path.parent.name if is_inside else path.name.removesuffix(".yaml")
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "encoder"
+    name = _plain(name) or "encoder"
     return f"random-{name}" if encoder.startswith(RANDOM) else name
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)

@@ -1,28 +1,30 @@
-"""All trials of a table, one after another: those that are done are not run again, and the best model may be kept."""
+"""All trials of a table, one after another: those that are done are not run again, and the best models may be kept."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from latemask.evaluation.encoders import Encoder
+from latemask.evaluation.floors import floors_of
 from latemask.evaluation.identity import encoder_record, task_record
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import TASK_FILE, Results, Trial
+from latemask.evaluation.results import MODEL, MODELS, TASK_FILE, Results, Trial
 from latemask.evaluation.tasks import Task
 from latemask.evaluation.trials import Observer, Prepared, prepare_task, run_trial
 from latemask.ground.console import printable, progress_bar, say
 from latemask.ground.errors import Interrupted
-from latemask.ground.files import write_json_atomically
+from latemask.ground.files import replace_folder, write_json_atomically
 from latemask.ground.signals import SignalFlag
 from latemask.text.tokenizer import save_tokenizer
 
-Saver = Callable[[Trial, Any, Prepared], None]
 _SILENCE = 30.0  # seconds without a line are enough
 
 
@@ -49,13 +51,14 @@ def run_grid(
     rates: Sequence[float] | None,
     seeds: int,
     results: Results,
-    save: Saver | None = None,
+    keep: bool = False,
 ) -> None:
-    """Run what is missing of encoders x tasks x learning rates x seeds; `save` gets each model that was fine-tuned."""
+    """Run what is missing of encoders x tasks x learning rates x seeds; `keep` the best model of each task."""
     for task in tasks:
         for encoder in encoders:
             results.enter(encoder_record(encoder), task_record(task))
     results.write()
+    _part_models(results)
     wanted = [_missing(encoder, task, rates, seeds, results) for task in tasks for encoder in encoders]
     count = sum(len(one.runs) for one in wanted)
     if results.trials:
@@ -63,9 +66,11 @@ def run_grid(
     steps = sum(len(one.runs) * one.steps for one in wanted)
     stop = SignalFlag("stopping; finished runs are kept (once more ends at once)")
     try:
+        for task in tasks:
+            _find_floors(task, results)
         with stop, GridProgress(count, steps, stop) as progress:
             for one in wanted:
-                _run(one, results, progress, save)
+                _run(one, results, progress, keep)
     except KeyboardInterrupt:
         raise Interrupted(
             f"stopped; {len(results.trials):,} finished runs are in {printable(str(results.path))}. "
@@ -74,13 +79,22 @@ def run_grid(
         ) from None
 
 
+def _find_floors(task: Task, results: Results) -> None:
+    """Score the floors of a task, once."""
+    record = results.tasks[task.name]
+    if "floors" not in record:
+        say(f"{task.name}: scoring what needs no encoder, {len(task.train):,} training rows")
+        record["floors"] = floors_of(task)
+        results.write()
+
+
 def _missing(encoder: Encoder, task: Task, rates: Sequence[float] | None, seeds: int, results: Results) -> _Wanted:
     grid = product(results.protocol.rates(rates, encoder.width), range(seeds))
     runs = [(rate, seed) for rate, seed in grid if not results.has((encoder.name, task.name, rate, seed))]
     return _Wanted(encoder, task, runs, results.protocol.steps_for(len(task.train)))
 
 
-def _run(one: _Wanted, results: Results, progress: GridProgress, save: Saver | None) -> None:
+def _run(one: _Wanted, results: Results, progress: GridProgress, keep: bool) -> None:
     if not one.runs:
         return
     prepared = prepare_task(one.encoder, one.task, results.protocol)
@@ -92,33 +106,66 @@ def _run(one: _Wanted, results: Results, progress: GridProgress, save: Saver | N
             )
     cuts = results.tasks[one.task.name]["cut"]
     cuts[one.encoder.name] = {name: rows.cut for name, rows in prepared.splits.items()}
+    who = printable(one.encoder.name) + (" (never trained)" if one.encoder.is_random else "")
+    may_keep = keep and _may_be_kept(one.encoder.name, results)
     for rate, seed in one.runs:
         progress.check()
-        progress.begin(f"{one.task.name} {printable(one.encoder.name)} lr {rate:g} seed {seed}", one.steps)
-        trial, model = run_trial(prepared, rate, seed, progress, keep=save is not None)
+        progress.begin(f"{one.task.name} {who} lr {rate:g} seed {seed}", one.steps)
+        trial, model = run_trial(prepared, rate, seed, progress, keep=may_keep)
         progress.end()
-        if save is not None:
-            save(trial, model, prepared)
+        if model is not None:
+            _keep_if_best(trial, model, prepared, results)
         results.add(trial)
 
 
-def keep_best(folder: Path, results: Results) -> Saver:
-    """Return what saves a model that is better on dev than all before it."""
+def _may_be_kept(encoder: str, results: Results) -> bool:
+    """Whether its model is one to keep: a never-trained one is so only where nothing else is."""
+    return not results.is_control(encoder) or all(map(results.is_control, results.encoders))
 
-    def save(trial: Trial, model: Any, prepared: Prepared) -> None:
-        if model is None or any(other.score >= trial.score for other in results.trials):
-            return
-        task = prepared.task
-        aside = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        model.save_pretrained(str(aside))
-        save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
-        note = {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length}
-        write_json_atomically(aside / TASK_FILE, note)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
 
-    return save
+def _keep_if_best(trial: Trial, model: Any, prepared: Prepared, results: Results) -> None:
+    """Save a model that is better on dev than all before it."""
+    rivals = (other for other in results.trials if other.task == trial.task and _may_be_kept(other.encoder, results))
+    if not any(other.score >= trial.score for other in rivals):
+        save_model(model_folders(results)[trial.task], model, prepared)
+
+
+def save_model(folder: Path, model: Any, prepared: Prepared) -> None:
+    """Write a stock folder with a note of what the model was trained on; one that is there is replaced."""
+    task = prepared.task
+    aside = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    model.save_pretrained(str(aside))
+    save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
+    note = {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length}
+    write_json_atomically(aside / TASK_FILE, {**note, "encoder": prepared.encoder.name})
+    replace_folder(aside, folder)
+
+
+def model_folders(results: Results) -> dict[str, Path]:
+    """Return where the best model of each task is kept, if it is: OUT/model, or of several tasks OUT/models/TASK."""
+    out, tasks = results.path.parent, list(results.tasks)
+    return {task: out / MODELS / folder_name(task) for task in tasks} if len(tasks) > 1 else {tasks[0]: out / MODEL}
+
+
+def folder_name(task: str) -> str:
+    """Return a name for a folder: another one for every task, and none that leads out of the folder it is in."""
+    name = "".join(c if c.isalnum() or c in "-_. " else quote(c, safe="") for c in task)
+    return f"%2E{name[1:]}" if name.startswith(".") else name
+
+
+def _part_models(results: Results) -> None:
+    """Put the one model of a folder to those of the other tasks, as soon as there are others."""
+    alone, folders = results.path.parent / MODEL, model_folders(results)
+    if len(folders) == 1 or not (alone / TASK_FILE).is_file():
+        return
+    try:
+        folder = folders.get(json.loads((alone / TASK_FILE).read_text("utf-8"))["task"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        folder = None  # damaged: it stays where it is, and predict says so
+    if folder is not None:
+        folder.parent.mkdir(exist_ok=True)
+        replace_folder(alone, folder)
 
 
 class GridProgress(Observer):

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from latemask.evaluation.floors import constant_floor
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import sha256_of
@@ -33,6 +34,7 @@ def encoder_record(encoder: Encoder) -> dict[str, Any]:
         "name": encoder.name,
         "identity": encoder.checksum,
         "random": encoder.is_random,
+        "architecture": encoder.architecture,
         "type": encoder.config.model_type,
         "layers": encoder.config.num_hidden_layers,
         "width": encoder.width,
@@ -42,9 +44,6 @@ def encoder_record(encoder: Encoder) -> dict[str, Any]:
 
 def task_record(task: Task) -> dict[str, Any]:
     """Return what identifies a task and its data, and what one scores on it without reading."""
-    from latemask.evaluation.metrics import constant_metrics, finite, score_of  # loads scikit-learn
-
-    constant = constant_metrics(task)
     columns = [f"{name}={column}" for name, column in task.columns.items()]
     splits = [f"{split.checksum} {len(split)}" for split in task.splits.values()]
     identity = [task.kind, *task.labels, *columns, *splits]
@@ -59,7 +58,7 @@ def task_record(task: Task) -> dict[str, Any]:
         "labels": list(task.labels),
         "part": task.part,
         "data": data,
-        "constant": {"score": score_of(task, constant), "metrics": finite(constant)},
+        "constant": constant_floor(task),
         "headline": list(task.headline or task.metrics),
         "cut": {},
     }

@@ -109,6 +109,14 @@ def score_of(task: Task, metrics: dict[str, float]) -> float:
     return sum(value if math.isfinite(value) else 0.0 for value in values) / len(values)
 
 
+def reported_score(task: Task, metrics: dict[str, float]) -> float:
+    """Return the score that a table shows: MNLI's is that of both its dev splits; a test set is never part of it."""
+    score = score_of(task, metrics)
+    if "mismatched" not in task.others:
+        return score
+    return (score + score_of(task, {name: metrics[f"{name}_mismatched"] for name in task.metrics})) / 2
+
+
 def finite(metrics: dict[str, float]) -> dict[str, float | None]:
     """Return metrics as JSON can say them: it has no NaN."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

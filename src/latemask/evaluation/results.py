@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from latemask.evaluation.floors import CONSTANT, Floor
 from latemask.evaluation.protocol import Protocol
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
@@ -26,7 +27,8 @@ from latemask.ground.files import exclusive_lock, write_json_atomically
 
 FORMAT = 1
 RESULTS, TABLE, CSV = "results.json", "results.md", "results.csv"
-MODEL, TASK_FILE = "model", "latemask-task.json"  # the best model, and what it was trained on, inside of it
+MODEL, MODELS = "model", "models"  # the best model; with several tasks a folder with the best of each
+TASK_FILE = "latemask-task.json"  # inside of a model: what it was trained on
 _PACKAGES = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "scikit-learn", "scipy", "numpy")
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 _LATER = {"precision": "unknown"}  # what older trials do not say
@@ -106,6 +108,9 @@ class Results:
         for record in self.tasks.values():
             _must(isinstance(record["part"], str) and all(isinstance(name, str) for name in record["headline"]))
             _must(all(sum(splits.values()) >= 0 for splits in record["cut"].values()))
+        for floor in (floor for task in self.tasks for floor in self.floors(task)):
+            _must(isinstance(floor.name, str) and isinstance(floor.words, str))
+            _must(math.isfinite(floor.score) and isinstance(floor.metrics, dict))
         _must(all(math.isfinite(trial.score) and isinstance(trial.metrics, dict) for trial in self.trials))
         self.as_record()
 
@@ -177,6 +182,16 @@ class Results:
         trials = [trial for trial in self.trials if (trial.encoder, trial.task) == (encoder, task)]
         return summarised(trials, self.tasks[task]["constant"]["score"]) if trials else None
 
+    def floors(self, task: str) -> list[Floor]:
+        """Return what a task gives without an encoder; older records have the constant answer alone."""
+        record = self.tasks[task]
+        constant = Floor(CONSTANT, "", **record["constant"])
+        return [constant, *(Floor(**floor) for floor in record.get("floors", ()))]
+
+    def is_control(self, encoder: str) -> bool:
+        """Whether an encoder was never trained."""
+        return bool(self.encoders[encoder].get("random"))
+
     def average(self, encoder: str) -> dict[str, Any] | None:
         """Return GLUE's average of an encoder over the tasks it has, and which they are."""
         found = {task: summary.median for task in self.tasks if (summary := self.summary(encoder, task))}
@@ -202,7 +217,8 @@ def results_in(out: Path, protocol: Protocol, overwrite: bool) -> Iterator[Resul
     try:
         if overwrite and is_ours:
             Results.read(out / RESULTS)  # what is not ours, or cannot be told, is not for us to remove
-            shutil.rmtree(out / MODEL, ignore_errors=True)
+            for folder in (MODEL, MODELS):
+                shutil.rmtree(out / folder, ignore_errors=True)
             for name in (TABLE, CSV, RESULTS):  # the one that says that the folder is ours goes last
                 (out / name).unlink(missing_ok=True)
         yield Results.begin(out / RESULTS, protocol)

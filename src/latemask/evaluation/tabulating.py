@@ -1,14 +1,14 @@
-"""`latemask glue`: the whole table, for one encoder or several."""
+"""`latemask glue`: the same table as `latemask finetune` makes, of GLUE's nine tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from latemask.evaluation.display import show, write_tables
+from latemask.evaluation.finetuning import tabulate
 from latemask.evaluation.glue_files import load_glue, tasks_present
 from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
-from latemask.evaluation.results import RESULTS, Results, results_in
+from latemask.evaluation.results import Results
 from latemask.evaluation.tasks import GLUE, GlueName
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
@@ -24,9 +24,10 @@ def glue(
     lrs: Sequence[float] | None = None,
     protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
+    no_control: bool = False,
     overwrite: bool = False,
 ) -> Results:
-    """Fine-tune one encoder or several on GLUE, and write the table.
+    """Fine-tune one encoder or several on GLUE, and write the table with its floors and a verdict; no model is kept.
 
     Args:
         encoders: Run folders, encoder folders, Hub ids, or random:RECIPE for a never-trained control.
@@ -37,24 +38,25 @@ def glue(
         lrs: Peak learning rates to try; by default one that suits the encoder's size.
         protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for random: encoders: that of a run, an encoder or a data folder.
+        no_control: Do not fine-tune a never-trained encoder of the same architecture beside the trained ones.
         overwrite: Start again where results are.
     """
     protocol.check()
     refuse_seeds(seeds)
     folder = Path(data) if data else None
-    names = _names(folder, tasks)
-    loaded = [load_glue(name, folder).limited(protocol.max_train) for name in names]
-    from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
-    from latemask.evaluation.grid import refuse_settings, run_grid
-
-    opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
-    refuse_settings(protocol, opened, lrs)
-    with results_in(Path(out), protocol, overwrite) as results:
-        run_grid(opened, loaded, lrs, seeds, results)
-        write_tables(results)
-    show(results)
-    say(f"results: {Path(out) / RESULTS}, .md and .csv")
-    return results
+    loaded = [load_glue(name, folder) for name in _names(folder, tasks)]
+    return tabulate(
+        encoders,
+        loaded,
+        Path(out),
+        seeds=seeds,
+        lrs=lrs,
+        protocol=protocol,
+        tokenizer=tokenizer,
+        has_control=not no_control,
+        keep=False,
+        overwrite=overwrite,
+    )
 
 
 def _names(data: Path | None, tasks: Sequence[str] | None) -> list[str]:

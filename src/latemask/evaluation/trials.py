@@ -15,7 +15,7 @@ from transformers.trainer_callback import PrinterCallback
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.features import Features, at_words, decided, featurize, logits_of, make_collator
 from latemask.evaluation.methods import METHODS
-from latemask.evaluation.metrics import finite, is_collapsed, measured, score_of
+from latemask.evaluation.metrics import finite, is_collapsed, measured, reported_score, score_of
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Trial
 from latemask.evaluation.tasks import Task
@@ -199,16 +199,12 @@ class Judge(TrainerCallback):
     def record(self, learning_rate: float, seed: int) -> Trial:
         """Return what is to be written down."""
         prepared, task, reported = self.prepared, self.prepared.task, self.reported
-        score = float(reported["score"])
-        if "mismatched" in task.others:  # MNLI's score is that of both its dev splits; a test set is never part of it
-            other = {name: reported["metrics"][f"{name}_mismatched"] for name in task.metrics}
-            score = (score + score_of(task, other)) / 2
         return Trial(
             encoder=prepared.encoder.name,
             task=task.name,
             learning_rate=learning_rate,
             seed=seed,
-            score=score,
+            score=reported_score(task, reported["metrics"]),
             metrics=finite(reported["metrics"]),
             epoch=reported["epoch"],
             collapsed=reported["collapsed"],

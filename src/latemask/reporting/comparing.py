@@ -161,8 +161,19 @@ def _score_tables(arms: Sequence[Arm], results: Scores) -> list[Table]:
             if found
         ),
     ]
+    if rows:
+        rows += _floor_rows(results)
     columns = ["", "FLOPs", "runs", "mean of shared tasks", *labels]
     return [Table(columns, rows, frozenset(range(1, len(columns))))] if rows else []
+
+
+def _floor_rows(results: Scores) -> list[list[Any]]:
+    """What the tasks give without an encoder."""
+    means, floors = results.floor_averages, [contest.floors for contest in results.contests]
+    return [
+        [name, "–", "–", *(_spread([found[name]] if name in found else []) for found in (means, *floors))]
+        for name in dict.fromkeys(name for found in floors for name in found)
+    ]
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -236,3 +247,7 @@ def _score_rows(runs: Sequence[Run], results: Scores) -> Iterable[Sequence[Any]]
     for who, tasks in found:
         for label, task in tasks.items():
             yield from ([*who, label, task.learning_rate, seed, score] for seed, score in task.by_seed.items())
+    for contest in results.contests:
+        yield from (
+            [name, "no encoder", "", "", contest.label, "", "", score] for name, score in contest.floors.items()
+        )

@@ -200,7 +200,8 @@ def scores(arms: Sequence[Arm], found: Scores) -> list[Figure]:
         return []
     controls, values = found.control_averages, [arm.scores for arm in scored]
     drawing = _against_flops("scores", "mean score (per cent)", scored, values, controls)
-    caption = f"{_caption(controls)} Mean over {', '.join(found.shared)}."
+    floors = ", ".join(f"{name} {score:.1f}" for name, score in found.floor_averages.items())
+    caption = f"{_caption(controls)} Mean over {', '.join(found.shared)}." + (f" Floors: {floors}." if floors else "")
     return [Figure("scores", "Downstream scores against FLOPs", caption, drawing), _task_panels(arms, found)]
 
 

@@ -24,6 +24,8 @@ class Contest:
     part: str
     """Said of a task whose data is a part of GLUE's; else empty."""
     label: str = ""
+    floors: dict[str, float] = field(default_factory=dict)
+    """What the task gives without an encoder, in per cent."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,13 @@ class Scores:
         """The same of every never-trained control that took part in all of them."""
         averages = {name: self._averages(found) for name, found in self.controls.items()}
         return {name: scores for name, scores in averages.items() if scores}
+
+    @property
+    def floor_averages(self) -> dict[str, float]:
+        """The mean over the shared contests of every floor that all of them have."""
+        shared = [contest.floors for contest in self.contests if contest.label in self.shared]
+        names = [name for name in (shared[0] if shared else {}) if all(name in floors for floors in shared)]
+        return {name: statistics.fmean(floors[name] for floors in shared) for name in names}
 
     def _averages(self, by_contest: ByContest) -> list[float]:
         found = [by_contest[label].by_seed for label in self.shared if label in by_contest]
@@ -174,11 +183,14 @@ def _contest(results: Results, task: str, contests: list[Contest]) -> Contest:
     record = results.tasks[task]
     protocol = asdict(replace(results.protocol, precision="auto"))  # rounding is no other contest
     identity = json_digest([task, record["identity"], protocol])
+    floors = {printable(floor.name): 100 * floor.score for floor in results.floors(task)}
     for contest in contests:
         if contest.identity == identity:
+            contest.floors.update(floors)  # of files from before there were floors, one may have them
             return contest
     before = sum(contest.task == task for contest in contests)
-    contests.append(Contest(task, identity, record["part"], printable(task) + (f" ({before + 1})" if before else "")))
+    label = printable(task) + (f" ({before + 1})" if before else "")
+    contests.append(Contest(task, identity, record["part"], label, floors))
     return contests[-1]
 
 

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from latemask.evaluation.verdicts import APART, certainty
 from latemask.recipe import OBJECTIVES
 from latemask.reporting.runs import Run, data_of, identity_of
 from latemask.reporting.scores import Scores
 
 _EQUAL = 0.02  # FLOPs within 2 % are the same: steps are whole
-_APART = "the ranges do not overlap"
 
 
 @dataclass(frozen=True)
@@ -96,30 +96,48 @@ def verdict(arms: Sequence[Arm], scores: Scores) -> list[str]:
 def _by_scores(arms: Sequence[Arm], scores: Scores) -> list[str]:
     scored = [arm for arm in arms if arm.scores]
     never = [_against_control(name, found, scored) for name, found in scores.control_averages.items() if scored]
+    floors = [_against_floor(name, found, scored) for name, found in scores.floor_averages.items() if scored]
     if len(scored) < 2:
-        return ["No downstream scores of two different runs on the same tasks: only losses can be compared.", *never]
+        nothing = "No downstream scores of two different runs on the same tasks: only losses can be compared."
+        return [nothing, *never, *floors]
     tasks = f"{len(scores.shared)} {_plural('task', len(scores.shared))} ({', '.join(scores.shared)})"
     said = [f"Scores are means over {tasks}; medians over seeds, lowest to highest."]
     bases = baselines_of(scored)
     others = [arm for arm in scored if arm not in bases]
     for base in bases:
-        said += [_reached(base, others)] if others else []
-        equal = [arm for arm in others if abs(arm.flops / base.flops - 1) <= _EQUAL]
-        said += [f"At the same FLOPs as {base.label}, {arm.label} has {_beside(arm, base)}." for arm in equal]
-    said += never
+        said += _against_base(base, others) if others else []
+    said += [*never, *floors]
     silent = [arm.label for arm in arms if not arm.scores]
     return said + ([f"Without scores, and not judged: {', '.join(silent)}."] if silent else [])
 
 
-def _reached(base: Arm, others: Sequence[Arm]) -> str:
-    """Say who reaches the baseline's median score with the least FLOPs or, if nobody does, who comes closest."""
+def _against_base(base: Arm, others: Sequence[Arm]) -> list[str]:
+    """Say who reaches the baseline's median score with the least FLOPs or, if nobody does, who comes closest.
+
+    Then what every other arm has beside it, so that none is left out.
+    """
     able = [arm for arm in others if round(arm.median, 1) >= round(base.median, 1)]
     best = min(able, key=lambda arm: arm.flops) if able else max(others, key=lambda arm: arm.median)
     reference = f"the median of {base.label} ({base.median:.1f}; {base.spread})"
     end = f"at {best.flops / base.flops:.0%} of its FLOPs: {_beside(best, base)}."
-    if not able:
-        return f"None of the others reaches {reference}; the best of them is {best.label} {end}"
-    return f"{best.label} reaches {reference} {end}"
+    if able:
+        said = [f"{best.label} reaches {reference} {end}"]
+    else:
+        said = [f"None of the others reaches {reference}; the best of them is {best.label} {end}"]
+    for arm in others:
+        is_equal = abs(arm.flops / base.flops - 1) <= _EQUAL
+        if is_equal or arm is not best:
+            flops = "the same FLOPs as" if is_equal else f"{arm.flops / base.flops:.0%} of the FLOPs of"
+            said.append(f"At {flops} {base.label}, {arm.label} has {_beside(arm, base)}.")
+    return said
+
+
+def _against_floor(name: str, floor: float, arms: Sequence[Arm]) -> str:
+    """Say which arms are worth an encoder: those that beat what needs none; numbers as they are shown."""
+    above = [arm.label for arm in arms if round(arm.median, 1) > round(floor, 1)]
+    low = [arm.label for arm in arms if arm.label not in above]
+    words = [f"{what}: {', '.join(found)}" for what, found in (("above it", above), ("AT OR BELOW it", low)) if found]
+    return f"Without an encoder, {name} has {floor:.1f}; {'; '.join(words)}."
 
 
 def _against_control(name: str, found: Sequence[float], arms: Sequence[Arm]) -> str:
@@ -138,18 +156,14 @@ def _against_control(name: str, found: Sequence[float], arms: Sequence[Arm]) -> 
 
 def _beside(arm: Arm, base: Arm) -> str:
     sure = _certainty(arm.scores, base.scores)
-    if sure == _APART and min(arm.scored_runs, base.scored_runs) == 1:
-        sure = f"{_APART}, but of one pre-training run they say nothing about other seeds of it"
+    if sure == APART and min(arm.scored_runs, base.scored_runs) == 1:
+        sure = f"{APART}, but of one pre-training run they say nothing about other seeds of it"
     return f"{arm.median:.1f} ({arm.median - base.median:+.1f}; {arm.spread}); {sure}"
 
 
 def _certainty(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Say what the spread allows to say."""
-    if min(len(ours), len(theirs)) == 1:
-        return "one run has no range, so seeds alone could make this difference"
-    if min(ours) > max(theirs) or max(ours) < min(theirs):
-        return _APART
-    return "the ranges overlap, so seeds alone could make this difference"
+    """Say what the spread allows to say, whichever of the two is higher."""
+    return certainty(*sorted((ours, theirs), key=statistics.median, reverse=True))
 
 
 def _by_loss(arms: Sequence[Arm]) -> list[str]:
