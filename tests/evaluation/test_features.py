@@ -6,7 +6,7 @@ import pytest
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import Sequence
 
-from latemask.evaluation.features import IGNORED, UNSEEN, at_words, featurize, make_collator
+from latemask.evaluation.features import IGNORED, UNSEEN, Features, Fit, at_words, featurize, make_collator
 from latemask.evaluation.tasks import Examples
 
 
@@ -15,7 +15,7 @@ def test_what_is_too_long_is_cut_and_counted(encoder):
     features = featurize(examples, "classification", encoder.tokenizer, 16)
     lengths = [len(row["input_ids"]) for row in features.rows]
     assert (features.cut, lengths[0], lengths[2]) == (2, 16, 16)
-    assert features.longest > 100
+    assert features.fit.longest > 100
     assert [row["labels"] for row in features.rows] == [0, 1, 0]
     whole = encoder.tokenizer("short").input_ids
     assert features.rows[1]["input_ids"] == whole
@@ -47,10 +47,10 @@ def test_a_tag_stands_on_the_first_piece_of_its_word(encoder):
 
 
 def test_words_that_the_encoder_does_not_see_are_outside_or_wrong():
-    """Beyond the limit, or without a piece: the others keep their tags."""
-    seen, wanted = [[1, 2], [0]], [[0, 0, 0], [0]]
-    assert at_words([[1, 2], [1]], seen, wanted, ("O", "B-A", "I-A")) == [[0, 1, 2], [1]]
-    assert at_words([[1, 2], [1]], seen, wanted, ("NOUN", "VERB", "ADJ")) == [[UNSEEN, 1, 2], [1]]
+    """One has no piece: the others keep their tags, also from several windows."""
+    features, wanted = Features([{}] * 3, [0, 0, 1], [[1], [2], [0]], Fit()), [[0, 0, 0], [0]]
+    assert at_words([[1], [2], [1]], features, wanted, ("O", "B-A", "I-A")) == [[0, 1, 2], [1]]
+    assert at_words([[1], [2], [1]], features, wanted, ("NOUN", "VERB", "ADJ")) == [[UNSEEN, 1, 2], [1]]
 
 
 def test_a_word_without_a_piece_moves_no_tag(encoder):
@@ -63,6 +63,9 @@ def test_a_word_without_a_piece_moves_no_tag(encoder):
     examples = Examples("x", [["\u200b", "a", "b"]], None, [[1, 2, 3]])
     features = featurize(examples, "tagging", tokenizer, 32)
     assert features.words == [[1, 2]]
+    assert list(features.fit.lines("x", 32)) == [
+        "x: the tokenizer has no piece for 1 words, and the model gives them no tag"
+    ]
     assert [label for label in features.rows[0]["labels"] if label != IGNORED] == [2, 3]
 
 

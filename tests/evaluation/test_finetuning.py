@@ -84,7 +84,7 @@ def test_your_own_numbers_and_pairs(run, tmp_path):
     code, _, err = run(*files, "--out", "o", *QUICK)
     assert code == 0, err
     assert set(record(tmp_path / "o")["cells"][0]["metrics"]) == {"pearson", "spearman"}
-    assert record(tmp_path / "o")["tasks"][tmp_path.name]["constant"]["metrics"] == {"pearson": None, "spearman": None}
+    assert record(tmp_path / "o")["tasks"]["train"]["constant"]["metrics"] == {"pearson": None, "spearman": None}
 
 
 def test_your_own_tags(run, tmp_path):
@@ -108,7 +108,7 @@ def test_texts_that_are_too_long_are_cut_counted_and_said(run, tmp_path, csv_fil
     code, out, err = run(*csv_files, "--out", "o", *QUICK)
     assert code == 0
     assert "train.csv: 1 of 25 texts are longer than 32 tokens and were cut (the longest has " in err
-    (cut,) = record(tmp_path / "o")["tasks"][tmp_path.name]["cut"].values()
+    (cut,) = record(tmp_path / "o")["tasks"]["train"]["cut"].values()
     assert cut == {"train": 1, "dev": 0}
     assert "texts cut to the encoder's length: 1 of train" in " ".join(out.split())
 
@@ -129,12 +129,17 @@ def test_the_model_that_is_kept_is_the_best_one_on_dev(run, tmp_path, csv_files)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "missing --train and --dev: give --task NAME"),
+        ([], "missing --train: give --task NAME"),
         (["--task", "sst"], "unknown task 'sst' (did you mean 'sst2'?)"),
         (["--task", "sst2", "--data", "nowhere"], "nowhere: no such folder"),
         (["--task", "sst2", "--train", "x.csv"], "--task sst2 has its own files and columns: leave --train away"),
-        (["--train", "x.csv"], "missing --dev"),
-        (["--train", "x.csv", "--dev", "x.csv"], "say which columns hold text and label"),
+        (["--train", "x.csv"], "x.csv: no such file"),
+        (["--train", "x.csv", "--dev", "y.csv", "--folds", "5"], "--folds makes dev sets of --train: leave --dev away"),
+        (["--train", "x.csv", "--folds", "1"], "--folds 1: two at least"),
+        (
+            ["--tasks", "x", "--train", "x.csv"],
+            "--tasks has the files and names of its sub-folders: leave --train away",
+        ),
         (["--data", "x"], "--data is for --task"),
         (["--task", "sst2", "--seeds", "0"], "--seeds 0: one at least"),
         (["--task", "sst2", "--epochs", "0"], "--epochs 0: one at least"),

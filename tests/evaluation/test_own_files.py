@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from latemask import UserError
-from latemask.evaluation.own_files import load_own, load_tagging
+from latemask.evaluation.own_files import OwnFiles, load_own
 
 
 @pytest.fixture
@@ -22,9 +22,14 @@ def own(table):
             else:
                 text = "text,label\n" + "\n".join(f"{t},{label}" for t, label in rows)
             files[name] = table(f"{name}.{ending}", text + "\n")
-        return load_own(files, "text", pair, "label", kind)
+        return one_task(**files, text_pair=pair, task_type=kind)
 
     return load
+
+
+def one_task(**given):
+    (task,) = load_own(OwnFiles(**given))
+    return task
 
 
 def rows(*labels):
@@ -82,7 +87,9 @@ def test_bad_labels_are_named_with_file_and_line(own, train, dev, kind, message)
 
 def test_a_list_is_neither_a_text_nor_a_label(own):
     with pytest.raises(UserError, match=r"train.jsonl:1: the label is a list"):
-        own(rows(["a"], ["b"]), rows("a"), "jsonl")
+        own(rows(["a"], ["b"]), rows("a"), "jsonl", kind="classification")
+    with pytest.raises(UserError, match=r"dev.jsonl:1: the label is a list"):
+        own(rows("a", "b"), rows(["a"]), "jsonl")
     with pytest.raises(UserError, match=r"train.jsonl:1: 'text' is a list"):
         own([(["a"], "x"), ("b", "y")], rows("x"), "jsonl")
 
@@ -105,14 +112,14 @@ def test_bytes_are_no_text_and_nan_is_none(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": [b"a", b"b"], "label": ["x", "y"]}), path)
     with pytest.raises(UserError, match=r"a.parquet: row 1: 'text' is a bytes"):
-        load_own({"train": path, "dev": path}, "text", None, "label", None)
+        one_task(train=path, dev=path)
     parquet.write_table(pyarrow.table({"text": [float("nan"), 2.0, 3.0], "label": ["x", "y", "x"]}), path)
-    assert load_own({"train": path, "dev": path}, "text", None, "label", None).dev.texts == ["", "2.0", "3.0"]
+    assert one_task(train=path, dev=path).dev.texts == ["", "2.0", "3.0"]
 
 
 def test_a_score_on_the_training_file_is_warned_of(table, capsys):
     path = table("a.csv", "text,label\na,x\nb,y\n")
-    load_own({"train": path, "dev": path}, "text", None, "label", None)
+    one_task(train=path, dev=path)
     assert "warning: dev is the same file as train" in capsys.readouterr().err
 
 
@@ -130,7 +137,7 @@ def test_two_texts_and_a_test_file(table):
         "dev": table("dev.csv", header + "q3,a3,no\n"),
         "test": table("test.csv", header + "q4,a4,yes\n"),
     }
-    task = load_own(files, "question", "answer", "right", None)
+    task = one_task(**files, text="question", text_pair="answer", label="right")
     assert task.train.pairs == ["a1", "a2"]
     assert task.others["test"].labels == [task.labels.index("yes")]
     assert task.columns == {"text": "question", "text_pair": "answer", "label": "right"}
@@ -138,14 +145,14 @@ def test_two_texts_and_a_test_file(table):
 
 def test_tags_become_a_task_and_unknown_ones_are_named(table):
     train = table("train.txt", "EU B-ORG\nnow O\n\nIt O\n")
-    task = load_tagging({"train": train, "dev": table("dev.txt", "UN B-ORG\n")}, None, None)
+    task = one_task(train=train, dev=table("dev.txt", "UN B-ORG\n"), task_type="tagging")
     assert task.labels == ("B-ORG", "O")
     assert task.train.labels == [[0, 1], [1]]
     assert (task.metrics, task.headline) == (("span_f1", "accuracy"), ("span_f1",))
     with pytest.raises(UserError, match=r"dev.txt:2: the label 'B-LOC' is not in .*train.txt, which has B-ORG, O"):
-        load_tagging({"train": train, "dev": table("dev.txt", "UN B-ORG\nRome B-LOC\n")}, None, None)
-    parts = table("parts.txt", "dogs NOUN\nrun VERB\n")
-    assert load_tagging({"train": parts, "dev": parts}, None, None).metrics == ("accuracy",)
+        one_task(train=train, dev=table("dev.txt", "UN B-ORG\nRome B-LOC\n"), task_type="tagging")
+    parts = table("parts.conll", "dogs NOUN\nrun VERB\n")
+    assert one_task(train=parts, dev=parts).metrics == ("accuracy",)
 
 
 def test_a_part_of_the_training_rows_is_the_same_part_every_time(own):

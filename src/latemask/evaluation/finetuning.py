@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
-from latemask.evaluation.own_files import load_own, load_tagging
+from latemask.evaluation.own_files import NO_FILES, OwnFiles, load_own
 from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
 from latemask.evaluation.results import MODEL, RESULTS, Results, results_in
-from latemask.evaluation.tasks import GLUE, Kind, Task
+from latemask.evaluation.tasks import GLUE, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
 
@@ -21,19 +23,14 @@ def finetune(
     *,
     task: str | None = None,
     data: Path | None = None,
-    train: Path | None = None,
-    dev: Path | None = None,
-    test: Path | None = None,
-    text: str | None = None,
-    text_pair: str | None = None,
-    label: str | None = None,
-    task_type: Kind | None = None,
     out: Path | None = None,
     seeds: int = SEEDS,
     lrs: Sequence[float] | None = None,
+    own: OwnFiles = NO_FILES,
     protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
     overwrite: bool = False,
+    **files: Any,
 ) -> Results:
     """Fine-tune an encoder on a GLUE task or on your own labelled files, over several seeds.
 
@@ -41,38 +38,30 @@ def finetune(
         encoder: Run folder, exported folder, any Hugging Face encoder folder or Hub id, or random:RECIPE.
         task: A GLUE task: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
         data: Folder with GLUE in its own layout (FOLDER/SST-2/train.tsv); by default it comes from the Hub.
-        train: Your own training file, instead of --task: CSV, TSV, JSONL or Parquet; CoNLL for tagging.
-        dev: Your own file to choose by and to report.
-        test: Your own file that is scored, too, and chooses nothing.
-        text: Column with the text; in CoNLL files the number of the column, by default the first.
-        text_pair: Column with a second text.
-        label: Column with the label; in CoNLL files the number of the column, by default the last.
-        task_type: Of your own task; by default recognised from the labels.
         out: Folder to write; by default finetuned/ and the names of encoder and task.
         seeds: How many runs, with seeds 0, 1, 2 and so on.
         lrs: Peak learning rates to try; by default one that suits the encoder's size.
+        own: Your own files; in Python each of its fields is also a keyword: finetune(…, train="a.csv").
         protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for a random: encoder: that of a run, an encoder or a data folder.
         overwrite: Start again where results are.
     """
     protocol.check()
     refuse_seeds(seeds)
-    files = {"train": train, "dev": dev, "test": test}
-    columns = {"text": text, "text_pair": text_pair, "label": label}
-    loaded = _load_task(task, data, {split: Path(file) for split, file in files.items() if file}, columns, task_type)
-    loaded = loaded.limited(protocol.max_train)
+    loaded = [one.limited(protocol.max_train) for one in _load_tasks(task, data, replace(own, **files))]
     from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
     from latemask.evaluation.grid import keep_best, refuse_settings, run_grid
 
     (opened,) = open_encoders([encoder], tokenizer)
-    out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded.name}"
+    out = Path(out) if out else Path("finetuned") / f"{_short(encoder)}-{loaded[0].name}"
     refuse_settings(protocol, [opened], lrs)
     with results_in(out, protocol, overwrite) as results:
-        if results.trials and ([opened.name], [loaded.name]) != (list(results.encoders), list(results.tasks)):
+        names = [one.name for one in loaded]
+        if results.trials and ([opened.name], names) != (list(results.encoders), list(results.tasks)):
             # The model in the folder is the best of one encoder on one task.
             held = f"'{printable(next(iter(results.encoders)))}' on {printable(next(iter(results.tasks)))}"
             raise UserError(f"{printable(str(results.path))} holds results of {held}; choose another --out")
-        run_grid([opened], [loaded], lrs, seeds, results, keep_best(out / MODEL, results))
+        run_grid([opened], loaded, lrs, seeds, results, keep_best(out / MODEL, results))
         write_tables(results)
     show(results)
     say(f"results: {out / RESULTS}")
@@ -81,28 +70,16 @@ def finetune(
     return results
 
 
-def _load_task(
-    task: str | None, data: Path | None, files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None
-) -> Task:
-    text, text_pair, label = columns.values()
+def _load_tasks(task: str | None, data: Path | None, own: OwnFiles) -> list[Task]:
     if task is not None:
-        own = {**files, **columns, "task_type": kind}
-        if given := [name.replace("_", "-") for name, value in own.items() if value]:
-            raise UserError(f"--task {task} has its own files and columns: leave --{given[0]} away")
+        if given := own.given():
+            raise UserError(f"--task {task} has its own files and columns: leave {given[0]} away")
         if task not in GLUE:
             raise UserError(f"unknown task '{printable(task)}'{nearest(task, GLUE)}; your own is --train and --dev")
-        return load_glue(task, Path(data) if data else None)
+        return [load_glue(task, Path(data) if data else None)]
     if data is not None:
         raise UserError("--data is for --task; your own files are --train and --dev")
-    if missing := [f"--{name}" for name in ("train", "dev") if name not in files]:
-        raise UserError(f"missing {' and '.join(missing)}: give --task NAME, or --train, --dev, --text and --label")
-    if kind == "tagging":
-        if text_pair:
-            raise UserError("--text-pair: tagging has one text")
-        return load_tagging(files, text, label)
-    if not text or not label:
-        raise UserError("say which columns hold text and label: --text and --label (--task-type tagging for CoNLL)")
-    return load_own(files, text, text_pair, label, kind)
+    return load_own(own)
 
 
 def _short(encoder: str) -> str:
