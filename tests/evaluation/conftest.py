@@ -1,5 +1,6 @@
 """A tiny encoder and tiny tasks, made on the spot."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from latemask.text import PreparedData
 from latemask.text.tokenizer import copy_tokenizer
 from tests.conftest import tiny_recipe
 
+SHARED = Path(os.environ.get("LATEMASK_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 WORDS = {"0": ["sad", "poor", "dull", "bad"], "1": ["good", "great", "fine", "happy"]}
 PLAIN = ["the", '"film"', "was", "made", "of", "many", "long", "days", "and", "some", "words"]
 

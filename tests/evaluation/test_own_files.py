@@ -1,13 +1,16 @@
 """Your own files: what kind of task they are shows in the labels; what is wrong is said with file and line."""
 
 import json
+from pathlib import Path
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from latemask import UserError
-from latemask.evaluation.own_files import OwnFiles, load_own
+from latemask.evaluation.identity import task_record
+from latemask.evaluation.own_files import OwnFiles, load_own, name_of
+from tests.evaluation.conftest import SHARED
 
 
 @pytest.fixture
@@ -167,3 +170,120 @@ def test_a_part_of_the_training_rows_is_the_same_part_every_time(own):
     assert task.limited(100) is task
     with pytest.raises(UserError, match=r"one class only.*raise --max-train"):
         task.limited(1)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("trec-train.csv", "trec"),
+        ("train_trec.jsonl", "trec"),
+        ("ewt-train.conllu.gz", "ewt"),
+        ("v1.2.training.tsv.zst", "v1.2"),
+        ("train.csv", "train"),
+        ("constrain.csv", "constrain"),
+        ("trains.csv", "trains"),
+    ],
+)
+def test_a_task_is_called_after_its_file(file, name):
+    assert name_of(Path("somewhere") / file) == name
+
+
+def test_a_name_can_be_given_and_the_folder_says_nothing(table):
+    path = table("train.csv", "text,label\na,x\nb,y\n")
+    assert one_task(train=path, dev=path).name == "train"
+    assert one_task(train=path, dev=path, name="moods").name == "moods"
+    with pytest.raises(UserError, match="--name 'a/b': a name without slashes"):
+        one_task(train=path, dev=path, name="a/b")
+
+
+def ten_rows(start=0):
+    return "text,label\n" + "".join(f"row {number},{'xy'[number % 2]}\n" for number in range(start, start + 10))
+
+
+def test_without_a_dev_file_a_part_is_held_out_and_it_is_said(table, capsys):
+    task = one_task(train=table("a-train.csv", ten_rows()), test=table("test.csv", ten_rows(5)))
+    assert (len(task.train), len(task.dev), sorted(task.dev.labels)) == (8, 2, [0, 1])
+    assert not set(task.train.texts) & set(task.dev.texts)
+    said = capsys.readouterr().err
+    assert "no --dev: 2 rows of" in said
+    assert "same file" not in said
+    assert task.overlap["dev"]["rows"] == 0
+    assert task.overlap["test"]["rows"] == sum(text in task.train.texts for text in task.others["test"].texts) > 0
+
+
+def test_folds_are_tasks_of_one_file(table):
+    tasks = load_own(OwnFiles(train=table("a-train.csv", ten_rows()), folds=5))
+    assert [task.name for task in tasks] == [f"a fold {number} of 5" for number in range(1, 6)]
+    assert sorted(text for task in tasks for text in task.dev.texts) == [f"row {number}" for number in range(10)]
+    assert {task.labels for task in tasks} == {("x", "y")}
+
+
+def test_rows_on_both_sides_are_said_and_can_be_dropped(table, capsys):
+    files = {"train": table("train.csv", ten_rows()), "dev": table("dev.csv", ten_rows(8))}
+    assert one_task(**files).overlap["dev"] == {"rows": 2, "exact": 2, "other_label": 0}
+    assert "2 of 10 rows stand in" in (said := capsys.readouterr().err)
+    assert ". --drop-overlap leaves them out of training" in said
+    dropped = one_task(**files, drop_overlap=True)
+    assert (len(dropped.train), dropped.train.dropped, len(dropped.dev)) == (8, 2, 10)
+    assert task_record(dropped)["overlap"] == {"dev": {"rows": 2, "exact": 2, "other_label": 0}}
+    assert task_record(dropped)["data"]["train"]["dropped"] == 2
+
+
+def test_a_folder_of_tasks(tmp_path, capsys):
+    for name, file, text in (
+        ("moods", "train.csv", ten_rows()),
+        ("moods", "validation.csv", ten_rows(20)),
+        ("tags", "train.conll", "\n\n".join(["dogs NOUN\nrun VERB"] * 3 + [f"dog{n} NOUN" for n in range(9)])),
+        ("notes", "readme.txt", "nothing"),
+        (".hidden", "train.csv", ""),
+    ):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / file).write_text(text)
+    moods, tags = load_own(OwnFiles(tasks=tmp_path))
+    assert (moods.name, moods.kind, len(moods.train), len(moods.dev)) == ("moods", "classification", 10, 10)
+    assert (tags.name, tags.kind) == ("tags", "tagging")
+    assert "notes: no train file in it; left out" in capsys.readouterr().err
+    (tmp_path / "moods" / "train.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"moods: train.csv and train.jsonl are both there"):
+        load_own(OwnFiles(tasks=tmp_path))
+    with pytest.raises(UserError, match=r"no sub-folder with a train file, such as TASK/train.csv"):
+        load_own(OwnFiles(tasks=tmp_path / "notes"))
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "given"),
+    [
+        ("jsonl", '{"text":"a","label":["x","y"]}\n{"text":"b","label":[]}\n{"text":"c","label":["y"]}\n', {}),
+        ("csv", "text,label\na,x|y\nb,\nc, y |\n", {"label_separator": "|"}),
+    ],
+)
+def test_several_labels_a_row(table, ending, text, given):
+    train = table(f"train.{ending}", text)
+    task = one_task(train=train, dev=train, **given)
+    assert (task.kind, task.labels, task.train.labels) == ("multilabel", ("x", "y"), [[1, 1], [0, 0], [0, 1]])
+    assert (task.metrics, task.headline) == (("micro_f1", "macro_f1"), ("micro_f1",))
+
+
+def test_labels_of_several_are_refused_like_others(table):
+    train = table("train.csv", "text,label\na,x|y\nb,x\n")
+    with pytest.raises(UserError, match=r"dev.csv:3: the label 'z' is not in .*train.csv, which has x, y"):
+        one_task(train=train, dev=table("dev.csv", "text,label\na,x\nb,y|z\n"), label_separator="|")
+    with pytest.raises(UserError, match=r"every row has the same labels"):
+        one_task(train=table("t.csv", "text,label\na,x|y\nb,y|x\n"), dev=train, label_separator="|")
+    with pytest.raises(UserError, match=r"--label-separator: a regression has one label a row"):
+        one_task(train=train, dev=train, label_separator="|", task_type="regression")
+
+
+def test_options_of_tables_are_not_for_tags(table):
+    path = table("a.conll", "dogs NOUN\nrun VERB\n")
+    for name in ("delimiter", "text_pair", "label_separator"):
+        with pytest.raises(UserError, match=f"--{name.replace('_', '-')}: a tagging task has a word and a tag"):
+            one_task(train=path, dev=path, **{name: ";"})
+
+
+@pytest.mark.skipif(not (SHARED / "tagging").is_dir(), reason="no shared data here")
+def test_the_english_web_treebank_is_read_as_it_is():
+    files = {split: SHARED / "tagging" / f"ewt-{split}.conllu.gz" for split in ("train", "dev", "test")}
+    task = one_task(**files, task_type="tagging", label="upos")
+    assert (task.name, len(task.labels)) == ("ewt", 17)
+    assert [len(split) for split in task.splits.values()] == [12_544, 2_001, 2_077]

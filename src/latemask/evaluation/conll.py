@@ -50,7 +50,7 @@ def read_conll(path: str | Path, word: str | None = None, tag: str | None = None
     columns = _column(word, "--text", is_conllu, 0, "form"), _column(tag, "--label", is_conllu, -1, "upos")
     found = Tagged(source.label, checksum(source), [], [], [])
     for sentence in sentences:
-        pairs = [_word_and_tag(fields, columns, f"{source.label}:{number}") for number, fields in sentence]
+        pairs = [_word_and_tag(fields, columns, f"{found.source}:{number}") for number, fields in sentence]
         found.words.append([word for word, _ in pairs])
         found.tags.append([tag for _, tag in pairs])
         found.numbers.append([number for number, _ in sentence])

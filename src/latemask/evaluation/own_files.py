@@ -148,7 +148,8 @@ def _task(
     own: OwnFiles, name: str, train: Examples, dev: Examples, others: dict[str, Examples], known: dict[str, Any]
 ) -> Task:
     task = Task(printable(name), train=train.without_empty(), dev=dev, others=others, **known)
-    task = with_overlap(task, own.drop_overlap)
+    advice = "" if own.drop_overlap else ". --drop-overlap leaves them out of training"
+    task = with_overlap(task, own.drop_overlap, advice)
     refuse_one_class(task)
     return task
 

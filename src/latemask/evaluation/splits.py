@@ -50,7 +50,7 @@ def near_keys(examples: Examples) -> list[Hashable]:
     return list(zip(texts, map(normalised, examples.pairs), strict=True))
 
 
-def with_overlap(task: Task, drop: bool = False) -> Task:
+def with_overlap(task: Task, drop: bool = False, advice: str = "") -> Task:
     """Count the rows of every other split that stand in train, too, and say so; `drop` takes them out of train."""
     near, exact = near_keys(task.train), set(exact_keys(task.train))
     labels: dict[Hashable, set[Any]] = {}
@@ -63,9 +63,16 @@ def with_overlap(task: Task, drop: bool = False) -> Task:
         keys = near_keys(examples)
         found[split] = _counted(examples, keys, labels, exact)
         elsewhere.update(keys)
-        _say_overlap(examples, found[split], task.train, drop)
+        _say_overlap(examples, found[split], task.train, advice)
     task = replace(task, overlap=found)
     return _without(task, [row for row, key in enumerate(near) if key in elsewhere]) if drop else task
+
+
+def _differs(label: Any, found: set[Any]) -> bool:
+    """Whether no row of nearly the same text has this label; tags of other words cannot be compared."""
+    if isinstance(label, tuple):
+        found = {other for other in found if len(other) == len(label)}
+    return bool(found) and label not in found
 
 
 def _hashable(label: Any) -> Any:
@@ -80,18 +87,17 @@ def _counted(
     return {
         "rows": len(rows),
         "exact": sum(same[row] in exact for row in rows),
-        "other_label": sum(_hashable(examples.labels[row]) not in labels[keys[row]] for row in rows),
+        "other_label": sum(_differs(_hashable(examples.labels[row]), labels[keys[row]]) for row in rows),
     }
 
 
-def _say_overlap(examples: Examples, counts: dict[str, int], train: Examples, drop: bool) -> None:
+def _say_overlap(examples: Examples, counts: dict[str, int], train: Examples, advice: str) -> None:
     if not counts["rows"] or examples.checksum == train.checksum is not None:  # the same file was warned of
         return
     near, other = counts["rows"] - counts["exact"], counts["other_label"]
     kinds = [f"{counts['exact']:,} exactly"] if counts["exact"] else []
     kinds += [f"{near:,} but for case, spacing or punctuation"] if near else []
     labelled = f"; {other:,} of them with another label" if other else ""
-    advice = "" if drop else ". --drop-overlap leaves them out of training"
     say(
         f"{examples.source}: {counts['rows']:,} of {len(examples):,} rows stand in {train.source}, too "
         f"({', '.join(kinds)}{labelled}){advice}"
