@@ -109,6 +109,9 @@ def make_task(kind: str = "classification", rows: int = 24, **changes) -> Task:
     names, metrics = ("no", "yes"), ("accuracy",)
     if kind == "regression":
         labels, names, metrics = [label + 0.5 for label in labels], (), ("pearson", "spearman")
+    if kind == "multilabel":
+        labels = [[label, int("made" in text)] for label, text in zip(labels, texts, strict=True)]
+        names, metrics = ("good", "made"), ("micro_f1", "macro_f1")
     if kind == "tagging":
         texts = [text.split() for text in texts]
         labels = [[int(word in WORDS["0"] + WORDS["1"]) for word in words] for words in texts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import unicodedata
 import warnings
 from collections import Counter
@@ -25,8 +24,8 @@ _SEED = 0  # the same rows for every encoder and seed
 
 @cache
 def _without_punctuation() -> dict[int, str]:
-    # Symbols stay: C and C++ are not the same, nor are two smileys.
-    return {code: " " for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("P")}
+    # Symbols stay: C and C++ are not the same, nor are two smileys. No punctuation lies beyond plane 1.
+    return {code: " " for code in range(0x20000) if unicodedata.category(chr(code)).startswith("P")}
 
 
 def normalised(text: str) -> str:
