@@ -5,7 +5,9 @@ import json
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
+from latemask import finetune
 from latemask.cli import main
+from latemask.evaluation.protocol import Protocol
 from tests.evaluation.conftest import WORDS, sentence
 
 QUICK = ["--epochs", "1", "--seeds", "1", "--batch-size", "8", "--lrs", "1e-3"]
@@ -74,6 +76,30 @@ def test_your_own_classes(run, tmp_path, csv_files):
     assert {"accuracy", "macro_f1", "accuracy_test", "macro_f1_test"} == set(cell["metrics"])
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "o" / "model")
     assert model.config.id2label == {0: "glad", 1: "sad"}
+
+
+def test_folds_are_judged_one_by_one_and_the_record_says_what_overlaps(run, tmp_path):
+    lines = [f"{'good' if n % 2 else 'bad'} film {n},{('sad', 'glad')[n % 2]}" for n in range(20)]
+    (tmp_path / "moods-train.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    (tmp_path / "test.csv").write_text("text,label\nGood film 1!,sad\n")
+    files = ["--train", "moods-train.csv", "--test", "test.csv", "--folds", 2, "--class-weights", "balanced"]
+    code, _, err = run(*files, "--out", "o", *QUICK)
+    assert code == 0, err
+    found = record(tmp_path / "o")
+    assert [cell["task"] for cell in found["cells"]] == ["moods fold 1 of 2", "moods fold 2 of 2"]
+    overlaps = [task["overlap"] for task in found["tasks"].values()]
+    assert [overlap["dev"]["rows"] for overlap in overlaps] == [0, 0]
+    assert sorted(overlap["test"]["rows"] for overlap in overlaps) == [0, 1]
+    assert found["protocol"]["class_weights"] == "balanced"
+
+
+def test_keywords_are_the_fields_of_your_own_files(encoder_folder, tmp_path, csv_files):
+    quick = {"seeds": 1, "protocol": Protocol(epochs=1, batch_size=8), "out": tmp_path / "o"}
+    files = {"train": tmp_path / "train.csv", "dev": str(tmp_path / "dev.csv"), "text": "review", "label": "mood"}
+    results = finetune(str(encoder_folder), **files, **quick)
+    assert list(results.tasks) == ["train"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'trian'"):
+        finetune(str(encoder_folder), trian="a.csv")
 
 
 def test_your_own_numbers_and_pairs(run, tmp_path):

@@ -247,7 +247,7 @@ def test_a_tagger_answers_for_every_word_of_a_long_sentence(encoder, tmp_path, p
     folder = fine_tuned(encoder, tmp_path / "tagger", "tagging", labels=("X", "Y"), metrics=("accuracy",))
     words = [f"{word}{number}" for number in range(12) for word in ("film", "good", "documentation")]
     stdin("\n".join(["It", "", *words]).encode(), b"\n\nend")
-    code, out, err = predict(folder, "-", "--scores", "--json")
+    code, out, err = predict(folder, "-", "--scores", "--json", "--text", "1")
     assert code == 0, err
     assert "standard input: 1 of 3 texts are longer than 32 tokens and are read in overlapping windows" in err
     rows = [json.loads(line) for line in out.splitlines()]
@@ -265,8 +265,8 @@ def test_a_tagger_answers_for_every_word_of_a_long_sentence(encoder, tmp_path, p
             assert list(rows[1]["scores"][word].values()) == pytest.approx(expected.tolist(), abs=1e-5)
             assert rows[1]["tags"][word] == ("X", "Y")[int(expected.argmax())]
     stdin(b"It\nrains\n")
-    _, out, _ = predict(folder, "-", "--scores")
-    assert [len(line.split("\t")) for line in out.splitlines()] == [4, 4, 4, 0 + 1]
+    _, out, _ = predict(folder, "-", "--scores", "--text", "1")
+    assert [len(line.split("\t")) for line in out.splitlines()] == [4, 4, 4, 1]  # an empty line ends a sentence
     assert out.startswith("word\ttag\tX\tY\nIt\t")
 
 
