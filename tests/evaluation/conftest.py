@@ -1,5 +1,6 @@
 """A tiny encoder and tiny tasks, made on the spot."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from latemask.text.builtin import builtin_files
 from latemask.text.tokenizer import copy_tokenizer
 from tests.conftest import tiny_recipe
 
+SHARED = Path(os.environ.get("LATEMASK_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 WORDS = {"0": ["sad", "poor", "dull", "bad"], "1": ["good", "great", "fine", "happy"]}
 PLAIN = ["the", '"film"', "was", "made", "of", "many", "long", "days", "and", "some", "words"]
 
@@ -118,6 +120,9 @@ def make_task(kind: str = "classification", rows: int = 24, **changes) -> Task:
     names, metrics = ("no", "yes"), ("accuracy",)
     if kind == "regression":
         labels, names, metrics = [label + 0.5 for label in labels], (), ("pearson", "spearman")
+    if kind == "multilabel":
+        labels = [[label, int("made" in text)] for label, text in zip(labels, texts, strict=True)]
+        names, metrics = ("good", "made"), ("micro_f1", "macro_f1")
     if kind == "tagging":
         texts = [text.split() for text in texts]
         labels = [[int(word in WORDS["0"] + WORDS["1"]) for word in words] for words in texts]

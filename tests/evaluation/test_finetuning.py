@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
+from latemask import finetune
 from latemask.cli import main
 from latemask.evaluation.floors import CONSTANT, TFIDF
 from latemask.evaluation.grid import folder_name
+from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results
 from latemask.evaluation.verdicts import verdict
 from tests.evaluation.conftest import WORDS, sentence
@@ -94,6 +96,30 @@ def test_your_own_classes(run, tmp_path, csv_files):
     assert model.config.id2label == {0: "glad", 1: "sad"}
 
 
+def test_folds_are_judged_one_by_one_and_the_record_says_what_overlaps(run, tmp_path):
+    lines = [f"{'good' if n % 2 else 'bad'} film {n},{('sad', 'glad')[n % 2]}" for n in range(20)]
+    (tmp_path / "moods-train.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    (tmp_path / "test.csv").write_text("text,label\nGood film 1!,sad\n")
+    files = ["--train", "moods-train.csv", "--test", "test.csv", "--folds", 2, "--class-weights", "balanced"]
+    code, _, err = run(*files, "--out", "o", *QUICK)
+    assert code == 0, err
+    found = record(tmp_path / "o")
+    assert [cell["task"] for cell in found["cells"]] == ["moods fold 1 of 2", "moods fold 2 of 2"]
+    overlaps = [task["overlap"] for task in found["tasks"].values()]
+    assert [overlap["dev"]["rows"] for overlap in overlaps] == [0, 0]
+    assert sorted(overlap["test"]["rows"] for overlap in overlaps) == [0, 1]
+    assert found["protocol"]["class_weights"] == "balanced"
+
+
+def test_keywords_are_the_fields_of_your_own_files(encoder_folder, tmp_path, csv_files):
+    quick = {"seeds": 1, "protocol": Protocol(epochs=1, batch_size=8), "out": tmp_path / "o"}
+    files = {"train": tmp_path / "train.csv", "dev": str(tmp_path / "dev.csv"), "text": "review", "label": "mood"}
+    results = finetune(str(encoder_folder), **files, **quick)
+    assert list(results.tasks) == ["train"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'trian'"):
+        finetune(str(encoder_folder), trian="a.csv")
+
+
 def test_your_own_numbers_and_pairs(run, tmp_path):
     rows = [{"a": sentence(n, "0"), "b": sentence(n, "1"), "y": n + 0.5} for n in range(16)]
     for name in ("train", "dev"):
@@ -102,7 +128,7 @@ def test_your_own_numbers_and_pairs(run, tmp_path):
     code, _, err = run(*files, "--out", "o", *QUICK)
     assert code == 0, err
     assert set(record(tmp_path / "o")["cells"][0]["metrics"]) == {"pearson", "spearman"}
-    assert record(tmp_path / "o")["tasks"][tmp_path.name]["constant"]["metrics"] == {"pearson": None, "spearman": None}
+    assert record(tmp_path / "o")["tasks"]["train"]["constant"]["metrics"] == {"pearson": None, "spearman": None}
 
 
 def test_your_own_tags(run, tmp_path):
@@ -127,7 +153,7 @@ def test_texts_that_are_too_long_are_cut_counted_and_said(run, tmp_path, csv_fil
     code, out, err = run(*csv_files, "--out", "o", *QUICK)
     assert code == 0
     assert "train.csv: 1 of 25 texts are longer than 32 tokens and were cut (the longest has " in err
-    (cut,) = record(tmp_path / "o")["tasks"][tmp_path.name]["cut"].values()
+    (cut,) = record(tmp_path / "o")["tasks"]["train"]["cut"].values()
     assert cut == {"train": 1, "dev": 0}
     assert "texts cut to the encoder's length: 1 of train" in " ".join(out.split())
 
@@ -148,12 +174,17 @@ def test_the_model_that_is_kept_is_the_best_one_on_dev(run, tmp_path, csv_files)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "missing --train and --dev: give --task NAME"),
+        ([], "missing --train: give --task NAME"),
         (["--task", "sst"], "unknown task 'sst' (did you mean 'sst2'?)"),
         (["--task", "sst2", "--data", "nowhere"], "nowhere: no such folder"),
         (["--task", "sst2", "--train", "x.csv"], "--task sst2 has its own files and columns: leave --train away"),
-        (["--train", "x.csv"], "missing --dev"),
-        (["--train", "x.csv", "--dev", "x.csv"], "say which columns hold text and label"),
+        (["--train", "x.csv"], "x.csv: no such file"),
+        (["--train", "x.csv", "--dev", "y.csv", "--folds", "5"], "--folds makes dev sets of --train: leave --dev away"),
+        (["--train", "x.csv", "--folds", "1"], "--folds 1: two at least"),
+        (
+            ["--tasks", "x", "--train", "x.csv"],
+            "--tasks has the files and names of its sub-folders: leave --train away",
+        ),
         (["--data", "x"], "--data is for --task"),
         (["--task", "sst2", "--seeds", "0"], "--seeds 0: one at least"),
         (["--task", "sst2", "--epochs", "0"], "--epochs 0: one at least"),

@@ -1,17 +1,13 @@
 """GLUE's own files: header-driven, quotes are characters, CoLA has no header; parts are called parts."""
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
 from latemask import UserError
 from latemask.evaluation.glue_files import load_glue, tasks_present
 from latemask.evaluation.tasks import GLUE
-from tests.evaluation.conftest import sentence, write_glue, write_glue_file
-
-SHARED = Path(os.environ.get("LATEMASK_SHARED", Path(__file__).parents[3] / "shared")) / "data"
+from tests.evaluation.conftest import SHARED, sentence, write_glue, write_glue_file
 
 
 @pytest.mark.parametrize("name", GLUE)

@@ -9,7 +9,15 @@ from scipy import stats
 from sklearn import metrics as sklearn
 
 from latemask.evaluation import metrics as ours
-from latemask.evaluation.metrics import constant_answer, constant_metrics, is_collapsed, measured, score_of, spans
+from latemask.evaluation.metrics import (
+    balanced_weights,
+    constant_answer,
+    constant_metrics,
+    is_collapsed,
+    measured,
+    score_of,
+    spans,
+)
 from latemask.evaluation.tasks import GLUE, Examples
 from tests.evaluation.conftest import make_task
 
@@ -97,6 +105,8 @@ def test_the_score_is_the_mean_of_the_headline_metrics():
         ("regression", [0.3, 0.31, 0.3], False),
         ("tagging", [[0, 0], [0]], True),
         ("tagging", [[0, 1], [0]], False),
+        ("multilabel", [[1, 0], [1, 0]], True),
+        ("multilabel", [[1, 0], [0, 0]], False),
     ],
 )
 def test_a_model_that_says_one_thing_only_has_collapsed(kind, predictions, collapsed):
@@ -136,3 +146,19 @@ def test_span_f1_wants_borders_and_kind():
     assert ours.span_f1(truth, [["B-A", "O", "O", "B-B"], ["O"]]) == pytest.approx(0.5)
     assert ours.span_f1(truth, [["B-B", "I-B", "O", "B-B"], ["B-A"]]) == pytest.approx(2 / 5)
     assert ours.span_f1(truth, [["O"] * 4, ["O"]]) == 0
+
+
+def test_several_labels_equal_scikit_learn_and_the_constant_answer_is_what_most_rows_have():
+    labels, predictions = RANDOM.integers(0, 2, (2, 20, 3))
+    task = make_task("multilabel", dev=Examples("d", ["a"] * 20, None, labels.tolist()))
+    values = measured(task, labels.tolist(), predictions.tolist())
+    assert values["micro_f1"] == sklearn.f1_score(labels.ravel(), predictions.ravel())
+    columns = [sklearn.f1_score(labels[:, one], predictions[:, one]) for one in range(3)]
+    assert values["macro_f1"] == pytest.approx(np.mean(columns))
+    task = make_task("multilabel", train=Examples("t", ["a"] * 4, None, [[1, 0], [1, 1], [0, 0], [1, 0]]))
+    assert constant_answer(task) == [1, 0]
+
+
+def test_a_class_that_no_row_has_is_weighed_like_others():
+    task = make_task(labels=("a", "b", "c"), train=Examples("t", ["a"] * 4, None, [0, 0, 0, 2]))
+    assert balanced_weights(task) == [4 / (2 * 3), 1.0, 4 / 2]

@@ -1,13 +1,16 @@
 """Your own files: what kind of task they are shows in the labels; what is wrong is said with file and line."""
 
 import json
+from pathlib import Path
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from latemask import UserError
-from latemask.evaluation.own_files import load_own, load_tagging
+from latemask.evaluation.identity import task_record
+from latemask.evaluation.own_files import OwnFiles, load_own, name_of
+from tests.evaluation.conftest import SHARED
 
 
 @pytest.fixture
@@ -22,9 +25,14 @@ def own(table):
             else:
                 text = "text,label\n" + "\n".join(f"{t},{label}" for t, label in rows)
             files[name] = table(f"{name}.{ending}", text + "\n")
-        return load_own(files, "text", pair, "label", kind)
+        return one_task(**files, text_pair=pair, task_type=kind)
 
     return load
+
+
+def one_task(**given):
+    (task,) = load_own(OwnFiles(**given))
+    return task
 
 
 def rows(*labels):
@@ -82,7 +90,9 @@ def test_bad_labels_are_named_with_file_and_line(own, train, dev, kind, message)
 
 def test_a_list_is_neither_a_text_nor_a_label(own):
     with pytest.raises(UserError, match=r"train.jsonl:1: the label is a list"):
-        own(rows(["a"], ["b"]), rows("a"), "jsonl")
+        own(rows(["a"], ["b"]), rows("a"), "jsonl", kind="classification")
+    with pytest.raises(UserError, match=r"dev.jsonl:1: the label is a list"):
+        own(rows("a", "b"), rows(["a"]), "jsonl")
     with pytest.raises(UserError, match=r"train.jsonl:1: 'text' is a list"):
         own([(["a"], "x"), ("b", "y")], rows("x"), "jsonl")
 
@@ -105,14 +115,14 @@ def test_bytes_are_no_text_and_nan_is_none(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": [b"a", b"b"], "label": ["x", "y"]}), path)
     with pytest.raises(UserError, match=r"a.parquet: row 1: 'text' is a bytes"):
-        load_own({"train": path, "dev": path}, "text", None, "label", None)
+        one_task(train=path, dev=path)
     parquet.write_table(pyarrow.table({"text": [float("nan"), 2.0, 3.0], "label": ["x", "y", "x"]}), path)
-    assert load_own({"train": path, "dev": path}, "text", None, "label", None).dev.texts == ["", "2.0", "3.0"]
+    assert one_task(train=path, dev=path).dev.texts == ["", "2.0", "3.0"]
 
 
 def test_a_score_on_the_training_file_is_warned_of(table, capsys):
     path = table("a.csv", "text,label\na,x\nb,y\n")
-    load_own({"train": path, "dev": path}, "text", None, "label", None)
+    one_task(train=path, dev=path)
     assert "warning: dev is the same file as train" in capsys.readouterr().err
 
 
@@ -130,7 +140,7 @@ def test_two_texts_and_a_test_file(table):
         "dev": table("dev.csv", header + "q3,a3,no\n"),
         "test": table("test.csv", header + "q4,a4,yes\n"),
     }
-    task = load_own(files, "question", "answer", "right", None)
+    task = one_task(**files, text="question", text_pair="answer", label="right")
     assert task.train.pairs == ["a1", "a2"]
     assert task.others["test"].labels == [task.labels.index("yes")]
     assert task.columns == {"text": "question", "text_pair": "answer", "label": "right"}
@@ -138,14 +148,14 @@ def test_two_texts_and_a_test_file(table):
 
 def test_tags_become_a_task_and_unknown_ones_are_named(table):
     train = table("train.txt", "EU B-ORG\nnow O\n\nIt O\n")
-    task = load_tagging({"train": train, "dev": table("dev.txt", "UN B-ORG\n")}, None, None)
+    task = one_task(train=train, dev=table("dev.txt", "UN B-ORG\n"), task_type="tagging")
     assert task.labels == ("B-ORG", "O")
     assert task.train.labels == [[0, 1], [1]]
     assert (task.metrics, task.headline) == (("span_f1", "accuracy"), ("span_f1",))
     with pytest.raises(UserError, match=r"dev.txt:2: the label 'B-LOC' is not in .*train.txt, which has B-ORG, O"):
-        load_tagging({"train": train, "dev": table("dev.txt", "UN B-ORG\nRome B-LOC\n")}, None, None)
-    parts = table("parts.txt", "dogs NOUN\nrun VERB\n")
-    assert load_tagging({"train": parts, "dev": parts}, None, None).metrics == ("accuracy",)
+        one_task(train=train, dev=table("dev.txt", "UN B-ORG\nRome B-LOC\n"), task_type="tagging")
+    parts = table("parts.conll", "dogs NOUN\nrun VERB\n")
+    assert one_task(train=parts, dev=parts).metrics == ("accuracy",)
 
 
 def test_a_part_of_the_training_rows_is_the_same_part_every_time(own):
@@ -160,3 +170,120 @@ def test_a_part_of_the_training_rows_is_the_same_part_every_time(own):
     assert task.limited(100) is task
     with pytest.raises(UserError, match=r"one class only.*raise --max-train"):
         task.limited(1)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("trec-train.csv", "trec"),
+        ("train_trec.jsonl", "trec"),
+        ("ewt-train.conllu.gz", "ewt"),
+        ("v1.2.training.tsv.zst", "v1.2"),
+        ("train.csv", "train"),
+        ("constrain.csv", "constrain"),
+        ("trains.csv", "trains"),
+    ],
+)
+def test_a_task_is_called_after_its_file(file, name):
+    assert name_of(Path("somewhere") / file) == name
+
+
+def test_a_name_can_be_given_and_the_folder_says_nothing(table):
+    path = table("train.csv", "text,label\na,x\nb,y\n")
+    assert one_task(train=path, dev=path).name == "train"
+    assert one_task(train=path, dev=path, name="moods").name == "moods"
+    with pytest.raises(UserError, match="--name 'a/b': a name without slashes"):
+        one_task(train=path, dev=path, name="a/b")
+
+
+def ten_rows(start=0):
+    return "text,label\n" + "".join(f"row {number},{'xy'[number % 2]}\n" for number in range(start, start + 10))
+
+
+def test_without_a_dev_file_a_part_is_held_out_and_it_is_said(table, capsys):
+    task = one_task(train=table("a-train.csv", ten_rows()), test=table("test.csv", ten_rows(5)))
+    assert (len(task.train), len(task.dev), sorted(task.dev.labels)) == (8, 2, [0, 1])
+    assert not set(task.train.texts) & set(task.dev.texts)
+    said = capsys.readouterr().err
+    assert "no --dev: 2 rows of" in said
+    assert "same file" not in said
+    assert task.overlap["dev"]["rows"] == 0
+    assert task.overlap["test"]["rows"] == sum(text in task.train.texts for text in task.others["test"].texts) > 0
+
+
+def test_folds_are_tasks_of_one_file(table):
+    tasks = load_own(OwnFiles(train=table("a-train.csv", ten_rows()), folds=5))
+    assert [task.name for task in tasks] == [f"a fold {number} of 5" for number in range(1, 6)]
+    assert sorted(text for task in tasks for text in task.dev.texts) == [f"row {number}" for number in range(10)]
+    assert {task.labels for task in tasks} == {("x", "y")}
+
+
+def test_rows_on_both_sides_are_said_and_can_be_dropped(table, capsys):
+    files = {"train": table("train.csv", ten_rows()), "dev": table("dev.csv", ten_rows(8))}
+    assert one_task(**files).overlap["dev"] == {"rows": 2, "exact": 2, "other_label": 0}
+    assert "2 of 10 rows stand in" in (said := capsys.readouterr().err)
+    assert ". --drop-overlap leaves them out of training" in said
+    dropped = one_task(**files, drop_overlap=True)
+    assert (len(dropped.train), dropped.train.dropped, len(dropped.dev)) == (8, 2, 10)
+    assert task_record(dropped)["overlap"] == {"dev": {"rows": 2, "exact": 2, "other_label": 0}}
+    assert task_record(dropped)["data"]["train"]["dropped"] == 2
+
+
+def test_a_folder_of_tasks(tmp_path, capsys):
+    for name, file, text in (
+        ("moods", "train.csv", ten_rows()),
+        ("moods", "validation.csv", ten_rows(20)),
+        ("tags", "train.conll", "\n\n".join(["dogs NOUN\nrun VERB"] * 3 + [f"dog{n} NOUN" for n in range(9)])),
+        ("notes", "readme.txt", "nothing"),
+        (".hidden", "train.csv", ""),
+    ):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / file).write_text(text)
+    moods, tags = load_own(OwnFiles(tasks=tmp_path))
+    assert (moods.name, moods.kind, len(moods.train), len(moods.dev)) == ("moods", "classification", 10, 10)
+    assert (tags.name, tags.kind) == ("tags", "tagging")
+    assert "notes: no train file in it; left out" in capsys.readouterr().err
+    (tmp_path / "moods" / "train.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"moods: train.csv and train.jsonl are both there"):
+        load_own(OwnFiles(tasks=tmp_path))
+    with pytest.raises(UserError, match=r"no sub-folder with a train file, such as TASK/train.csv"):
+        load_own(OwnFiles(tasks=tmp_path / "notes"))
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "given"),
+    [
+        ("jsonl", '{"text":"a","label":["x","y"]}\n{"text":"b","label":[]}\n{"text":"c","label":["y"]}\n', {}),
+        ("csv", "text,label\na,x|y\nb,\nc, y |\n", {"label_separator": "|"}),
+    ],
+)
+def test_several_labels_a_row(table, ending, text, given):
+    train = table(f"train.{ending}", text)
+    task = one_task(train=train, dev=train, **given)
+    assert (task.kind, task.labels, task.train.labels) == ("multilabel", ("x", "y"), [[1, 1], [0, 0], [0, 1]])
+    assert (task.metrics, task.headline) == (("micro_f1", "macro_f1"), ("micro_f1",))
+
+
+def test_labels_of_several_are_refused_like_others(table):
+    train = table("train.csv", "text,label\na,x|y\nb,x\n")
+    with pytest.raises(UserError, match=r"dev.csv:3: the label 'z' is not in .*train.csv, which has x, y"):
+        one_task(train=train, dev=table("dev.csv", "text,label\na,x\nb,y|z\n"), label_separator="|")
+    with pytest.raises(UserError, match=r"every row has the same labels"):
+        one_task(train=table("t.csv", "text,label\na,x|y\nb,y|x\n"), dev=train, label_separator="|")
+    with pytest.raises(UserError, match=r"--label-separator: a regression has one label a row"):
+        one_task(train=train, dev=train, label_separator="|", task_type="regression")
+
+
+def test_options_of_tables_are_not_for_tags(table):
+    path = table("a.conll", "dogs NOUN\nrun VERB\n")
+    for name in ("delimiter", "text_pair", "label_separator"):
+        with pytest.raises(UserError, match=f"--{name.replace('_', '-')}: a tagging task has a word and a tag"):
+            one_task(train=path, dev=path, **{name: ";"})
+
+
+@pytest.mark.skipif(not (SHARED / "tagging").is_dir(), reason="no shared data here")
+def test_the_english_web_treebank_is_read_as_it_is():
+    files = {split: SHARED / "tagging" / f"ewt-{name}.conllu.gz" for split, name in (("train", "dev"), ("dev", "test"))}
+    task = one_task(**files, task_type="tagging", label="upos", name="ewt")
+    assert (len(task.labels), task.labels[0]) == (17, "ADJ")
+    assert [len(split) for split in task.splits.values()] == [2_001, 2_077]

@@ -19,6 +19,7 @@ from latemask.evaluation.protocol import ROBERTA, Protocol
         ({"batch_size": 0}, "--batch-size 0: one at least"),
         ({"select": "first"}, "--select first: best or last"),
         ({"precision": "fp16"}, "--precision fp16: auto, fp32 or bf16"),
+        ({"class_weights": "even"}, "--class-weights even: none or balanced"),
         ({"max_length": 2}, "--max-length 2: a text needs 8 tokens at least"),
         ({"warmup": 1.0}, "--warmup 1.0: 0 at least and below 1"),
         ({"adam_beta2": 1.5}, "--adam-beta2 1.5: 0 at least and below 1"),

@@ -1,4 +1,4 @@
-"""Tables: the same rows from every format, and a file that is not what its name says is noticed; CoNLL's variants."""
+"""Tables: the same rows from every format, and a file that is not what its name says is noticed."""
 
 import gzip
 import json
@@ -8,14 +8,9 @@ import pytest
 from pyarrow import parquet
 
 from latemask import UserError
-from latemask.evaluation.tables import read_conll, read_table, read_words
+from latemask.evaluation.tables import read_table
 
 ROWS = [{"text": 'a "quoted", text', "label": "x"}, {"text": "two\nlines", "label": "y"}, {"text": "", "label": "x"}]
-CONLL2003 = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\nPeter NNP B-NP B-PER\n"
-CONLLU = (
-    "# sent_id = 1\n# text = im Haus\n1-2\tim\t_\t_\t_\t_\t_\t_\t_\t_\n"
-    "1\tin\tin\tADP\t_\t_\t_\t_\t_\t_\n2\tdem\tder\tDET\t_\t_\t_\t_\t_\t_\n\n"
-)
 
 
 def write(folder, ending):
@@ -52,7 +47,11 @@ def test_a_quote_in_a_tsv_is_a_character(table):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "text,label\nHello, world,1\n", r"a.csv:2: 3 fields, and the header has 2; a comma in a text needs"),
+        (
+            "a.csv",
+            "text,label\nHello, world,1\n",
+            r"a.csv:2: 3 fields, and the header has 2; a text that holds the delimiter needs",
+        ),
         ("a.csv", 'text,label\n"open,1\n', r"a.csv:2: not CSV"),
         ("a.tsv", "text\tlabel\nonly\n", r"a.tsv:2: 1 fields, and the header has 2$"),
         ("a.jsonl", "text,label\n", r"a.jsonl:1: not a JSON object"),
@@ -87,41 +86,41 @@ def test_no_file_and_a_folder(tmp_path):
         read_table(tmp_path)
 
 
-def test_words_and_tags_are_the_first_and_the_last_column(table):
-    file = read_conll(table("a.conll", CONLL2003))
-    assert file.words == [["EU", "rejects"], ["Peter"]]
-    assert file.tags == [["B-ORG", "O"], ["B-PER"]]
-    assert file.numbers == [[3, 4], [7]]
+@pytest.mark.parametrize(("delimiter", "shown"), [(";", ";"), ("|", "|"), ("\t", "\\t")])
+def test_a_csv_without_commas_is_recognised_and_it_is_said(table, capsys, delimiter, shown):
+    rows = read_table(table("a.csv", f'"text"{delimiter}"label"\n"one, two{delimiter} three"{delimiter}x\n'))
+    assert (rows.columns, rows.rows) == (["text", "label"], [[f"one, two{delimiter} three", "x"]])
+    assert f"a.csv: its fields are separated by '{shown}'" in capsys.readouterr().err
 
 
-def test_columns_can_be_named_by_number(table):
-    assert read_conll(table("a.conll", CONLL2003), "1", "2").tags == [["NNP", "VBZ"], ["NNP"]]
-    file = read_conll(table("a.conllu", CONLLU), "2", "4")
-    assert (file.words, file.tags) == ([["in", "dem"]], [["ADP", "DET"]])
+def test_what_separates_the_fields_can_be_said(table, capsys):
+    assert read_table(table("a.csv", "text#label\na, b#x\n"), "#").rows == [["a, b", "x"]]
+    assert read_table(table("a.tsv", "text;label\na\tb;x\n"), ";").rows == [["a\tb", "x"]]
+    assert read_table(table("b.tsv", 'text\tlabel\n"a\tx\n'), "tab").rows == [['"a', "x"]]
+    assert capsys.readouterr().err == ""
 
 
-def test_a_hash_is_a_word_where_no_tab_tells(table):
-    assert read_conll(table("a.txt", "# O\nnow B-X\n")).words == [["#", "now"]]
-    assert read_conll(table("a.tsv", "#\tO\nnow then\tB-X\n")).words == [["#", "now then"]]
-
-
-def test_a_file_to_be_tagged_needs_no_tags(table):
-    assert read_words(table("a.txt", "The\nfilm\n\nIt\n")) == [["The", "film"], ["It"]]
-    assert read_words(table("b.txt", CONLL2003)) == [["EU", "rejects"], ["Peter"]]
+@pytest.mark.parametrize("header", ["text,la;bel", '"one;column"', "text"])
+def test_a_semicolon_in_a_name_separates_nothing(table, capsys, header):
+    read_table(table("a.csv", f"{header}\n{'a,b' if ',' in header else 'a'}\n"))
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
-    ("text", "word", "tag", "message"),
+    ("name", "delimiter", "message"),
     [
-        ("EU B-ORG\nrejects\n", None, None, "a.txt:2: one column only"),
-        ("EU\tO\n\tO\n", None, None, "a.txt:2: no word"),
-        ("EU\tO\nx\t\n", None, None, "a.txt:2: no tag"),
-        ("EU O\n", None, "5", "a.txt:1: 2 columns; there is no column 5"),
-        ("EU O\n", "word", None, "--text word: CoNLL files have no header"),
-        ("\n\n", None, None, "holds no sentences"),
+        ("a.csv", ";;", "--delimiter ';;': one character"),
+        ("a.csv", "", "--delimiter '': one character"),
+        ("a.jsonl", ";", "a.jsonl: --delimiter is for CSV and TSV files"),
     ],
 )
-def test_what_is_no_conll_is_named_with_its_line(table, text, word, tag, message):
-    path = table("a.txt", text)
+def test_a_delimiter_that_cannot_be(table, name, delimiter, message):
+    path = table(name, '{"text": "a"}\n')
     with pytest.raises(UserError, match=message):
-        read_conll(path, word, tag)
+        read_table(path, delimiter)
+
+
+def test_a_torn_header_says_what_may_be_wrong(table):
+    rows = read_table(table("a.csv", "text, long;label\na,b;x\n"))
+    with pytest.raises(UserError, match=r"no column 'label' .*; --delimiter says what separates them"):
+        rows.values("label", "--label")

@@ -1,6 +1,7 @@
 """One fine-tuning, against transformers alone; the best epoch is the one that is kept; the same seed, the same bits."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,19 +17,30 @@ from transformers import (
     set_seed,
 )
 
-from latemask.evaluation.features import decided, logits_of, make_collator
+from latemask.evaluation.features import IGNORED, decided, logits_of, make_collator
 from latemask.evaluation.metrics import measured
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.trials import Judge, Observer, prepare_task, run_trial
+from latemask.evaluation.tasks import Examples
+from latemask.evaluation.trials import Judge, Observer, prepare_task, run_trial, weighted_loss
 from latemask.ground.errors import UserError
 from tests.evaluation.conftest import make_task
 
 QUICK = Protocol(epochs=2, batch_size=4, precision="fp32")
 
 
-def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, tmp_path):
+class Weighted(Trainer):
+    """The Trainer with the weighted loss that its documentation shows."""
+
+    def compute_loss(self, model, inputs, **_):
+        labels = inputs.pop("labels")
+        return torch.nn.CrossEntropyLoss(torch.tensor([40 / (2 * 30), 40 / (2 * 10)]))(model(**inputs).logits, labels)
+
+
+@pytest.mark.parametrize(("class_weights", "plain_trainer"), [("none", Trainer), ("balanced", Weighted)])
+def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, tmp_path, class_weights, plain_trainer):
     task = make_task(rows=40)
-    trial, _ = run_trial(prepare_task(encoder, task, QUICK), 1e-3, seed=1)
+    task = replace(task, train=replace(task.train, labels=[int(number % 4 == 0) for number in range(40)]))
+    trial, _ = run_trial(prepare_task(encoder, task, replace(QUICK, class_weights=class_weights)), 1e-3, seed=1)
 
     tokenizer = AutoTokenizer.from_pretrained(encoder_folder)
     set_seed(1)
@@ -42,7 +54,7 @@ def test_the_loss_curve_is_that_of_transformers_alone(encoder, encoder_folder, t
         warmup_steps=0.06, weight_decay=0.1, adam_beta2=0.98, adam_epsilon=1e-6, logging_steps=1,
         train_sampling_strategy="group_by_length", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
-    trainer = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), rows)
+    trainer = plain_trainer(model, arguments, DataCollatorWithPadding(tokenizer), rows)
     trainer.train()
 
     plain = [[log["step"], round(log["loss"], 6)] for log in trainer.state.log_history if "loss" in log]
@@ -59,6 +71,57 @@ def test_it_learns_what_can_be_learnt(encoder, kind, precision):
     assert trial.score > 0.9
     assert not trial.collapsed
     assert trial.loss[-1][1] < trial.loss[0][1] / 2
+
+
+def test_several_labels_at_once_are_learnt_and_the_model_says_so(encoder):
+    prepared = prepare_task(encoder, make_task("multilabel", rows=48), Protocol(epochs=8, batch_size=8))
+    trial, model = run_trial(prepared, 5e-3, seed=0, keep=True)
+    assert set(trial.metrics) == {"micro_f1", "macro_f1"}
+    assert trial.score > 0.9
+    assert (model.config.problem_type, model.config.num_labels) == ("multi_label_classification", 2)
+
+
+@pytest.mark.parametrize("kind", ["classification", "tagging", "multilabel"])
+def test_in_the_balanced_loss_every_class_counts_the_same(kind):
+    """Against a loop over single answers."""
+    task = make_task(kind, rows=30)
+    logits = torch.randn(30, *([7] if kind == "tagging" else []), 2, generator=torch.manual_seed(0))
+    labels = torch.randint(0, 2, logits.shape if kind == "multilabel" else logits.shape[:-1])
+    answers = []
+    if kind == "multilabel":
+        task, labels = replace(task, train=replace(task.train, labels=labels.tolist())), labels.float()
+        weights = [(30 - count) / count for count in labels.sum(0).tolist()]
+        for share, label in zip(logits.sigmoid(), labels, strict=True):
+            answers += [-weights[c] * share[c].log() if label[c] else -(1 - share[c]).log() for c in (0, 1)]
+        expected = sum(answers) / len(answers)
+    else:
+        known = labels.flatten().tolist() if kind == "classification" else [row.tolist() for row in labels]
+        task = replace(task, train=replace(task.train, labels=known))
+        count = torch.bincount(labels.flatten(), minlength=2)
+        labels[0, ...] = IGNORED if kind == "tagging" else labels[0]
+        for row, label in zip(logits.flatten(0, -2), labels.flatten().tolist(), strict=True):
+            if label != IGNORED:
+                weight = count.sum() / (2 * count[label])
+                answers.append((weight, -weight * row.softmax(-1)[label].log()))
+        expected = sum(loss for _, loss in answers) / sum(weight for weight, _ in answers)
+    loss = weighted_loss(task, Protocol(class_weights="balanced"))(SimpleNamespace(logits=logits), labels)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_numbers_have_no_classes_to_weigh():
+    assert weighted_loss(make_task("regression"), Protocol(class_weights="balanced")) is None
+    assert weighted_loss(make_task(), Protocol()) is None
+
+
+def test_a_tag_far_behind_the_encoders_end_is_learnt_and_scored(encoder):
+    """Sentences twice as long as the encoder: all that is to be learnt stands in their last words."""
+    sentences = [["word"] * 50 + ["good" if number % 2 else "film"] for number in range(16)]
+    examples = Examples("made up", sentences, None, [[0] * 50 + [number % 2] for number in range(16)])
+    task = make_task("tagging", train=examples, dev=examples)
+    prepared = prepare_task(encoder, task, Protocol(epochs=4, batch_size=8))
+    assert prepared.splits["dev"].fit.windowed == 16
+    trial, _ = run_trial(prepared, 1e-2, 0)
+    assert trial.metrics["span_f1"] == 1
 
 
 def test_the_same_seed_gives_the_same_cell_and_another_seed_another(encoder):

@@ -91,7 +91,7 @@ class Encoder:
         labels = {"num_labels": len(ids), "id2label": dict(enumerate(task.labels)), "label2id": ids}
         if task.kind == "tagging":
             return self._build(AutoModelForTokenClassification, seed, **labels)
-        labels["problem_type"] = "single_label_classification"
+        labels["problem_type"] = f"{'multi' if task.kind == 'multilabel' else 'single'}_label_classification"
         return self._build(AutoModelForSequenceClassification, seed, **labels)
 
     def plain(self, seed: int = 0) -> Any:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
-from latemask.evaluation.own_files import load_own, load_tagging
+from latemask.evaluation.own_files import NO_FILES, OwnFiles, load_own
 from latemask.evaluation.protocol import ROBERTA, SEEDS, Protocol, refuse_seeds
 from latemask.evaluation.results import RESULTS, Results, results_in
-from latemask.evaluation.tasks import GLUE, Kind, Task
+from latemask.evaluation.tasks import GLUE, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
 
@@ -23,20 +25,15 @@ def finetune(
     *,
     task: str | Sequence[str] | None = None,
     data: Path | None = None,
-    train: Path | None = None,
-    dev: Path | None = None,
-    test: Path | None = None,
-    text: str | None = None,
-    text_pair: str | None = None,
-    label: str | None = None,
-    task_type: Kind | None = None,
     out: Path | None = None,
     seeds: int = SEEDS,
     lrs: Sequence[float] | None = None,
+    own: OwnFiles = NO_FILES,
     protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
     no_control: bool = False,
     overwrite: bool = False,
+    **files: Any,
 ) -> Results:
     """Fine-tune encoders on GLUE tasks or on your own labelled files, over several seeds, and say which one to use.
 
@@ -44,16 +41,10 @@ def finetune(
         encoders: Run folders, exported folders, any Hugging Face encoder folders or Hub ids, or random:RECIPE.
         task: GLUE tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
         data: Folder with GLUE in its own layout (FOLDER/SST-2/train.tsv); by default it comes from the Hub.
-        train: Your own training file, instead of --task: CSV, TSV, JSONL or Parquet; CoNLL for tagging.
-        dev: Your own file to choose by and to report.
-        test: Your own file that is scored, too, and chooses nothing.
-        text: Column with the text; in CoNLL files the number of the column, by default the first.
-        text_pair: Column with a second text.
-        label: Column with the label; in CoNLL files the number of the column, by default the last.
-        task_type: Of your own task; by default recognised from the labels.
         out: Folder to write; by default finetuned/ and the names of encoders and tasks.
         seeds: How many runs, with seeds 0, 1, 2 and so on.
         lrs: Peak learning rates to try; by default one that suits the encoder's size.
+        own: Your own files; in Python each of its fields is also a keyword: finetune(…, train="a.csv").
         protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for a random: encoder: that of a run, an encoder or a data folder.
         no_control: Do not fine-tune a never-trained encoder of the same architecture beside the trained ones.
@@ -64,10 +55,7 @@ def finetune(
     encoders = [encoders] if isinstance(encoders, str) else list(encoders)
     words = [task] if isinstance(task, str) else task or ()
     wanted = list(dict.fromkeys(name for word in words for name in word.split(",")))
-    files = {"train": train, "dev": dev, "test": test}
-    given = {split: Path(file) for split, file in files.items() if file}
-    columns = {"text": text, "text_pair": text_pair, "label": label}
-    loaded = _load_tasks(wanted, Path(data) if data else None, given, columns, task_type)
+    loaded = _load_tasks(wanted, Path(data) if data else None, replace(own, **files))
     out = Path(out) if out else Path("finetuned") / _out_name(encoders, loaded)
     return tabulate(
         encoders,
@@ -117,13 +105,10 @@ def tabulate(
     return results
 
 
-def _load_tasks(
-    names: Sequence[str], data: Path | None, files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None
-) -> list[Task]:
+def _load_tasks(names: Sequence[str], data: Path | None, own: OwnFiles) -> list[Task]:
     if names:
-        own = {**files, **columns, "task_type": kind}
-        if given := [name.replace("_", "-") for name, value in own.items() if value]:
-            raise UserError(f"--task {names[0]} has its own files and columns: leave --{given[0]} away")
+        if given := own.given():
+            raise UserError(f"--task {names[0]} has its own files and columns: leave {given[0]} away")
         if unknown := [name for name in names if name not in GLUE]:
             raise UserError(
                 f"unknown task '{printable(unknown[0])}'{nearest(unknown[0], GLUE)}; your own is --train and --dev"
@@ -131,20 +116,7 @@ def _load_tasks(
         return [load_glue(name, data) for name in names]
     if data is not None:
         raise UserError("--data is for --task; your own files are --train and --dev")
-    return [_load_own(files, columns, kind)]
-
-
-def _load_own(files: dict[str, Path], columns: dict[str, str | None], kind: Kind | None) -> Task:
-    text, text_pair, label = columns.values()
-    if missing := [f"--{name}" for name in ("train", "dev") if name not in files]:
-        raise UserError(f"missing {' and '.join(missing)}: give --task NAME, or --train, --dev, --text and --label")
-    if kind == "tagging":
-        if text_pair:
-            raise UserError("--text-pair: tagging has one text")
-        return load_tagging(files, text, label)
-    if not text or not label:
-        raise UserError("say which columns hold text and label: --text and --label (--task-type tagging for CoNLL)")
-    return load_own(files, text, text_pair, label, kind)
+    return load_own(own)
 
 
 def _out_name(encoders: Sequence[str], tasks: Sequence[Task]) -> str:

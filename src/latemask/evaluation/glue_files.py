@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from latemask.evaluation.splits import with_overlap
 from latemask.evaluation.tables import checksum, open_source, place, split_at_tabs, whole_lines
 from latemask.evaluation.tasks import COLA_COLUMNS, GLUE, Examples, GlueTask, Task, number_of, refuse_one_class
 from latemask.ground.console import one_line, printable
@@ -33,7 +34,7 @@ def load_glue(name: str, data: Path | None) -> Task:
     known = (glue.name, glue.kind, glue.labels, glue.metrics)
     task = Task(*known, train.without_empty(), dev, others, "; ".join(parts), columns)
     refuse_one_class(task)
-    return task
+    return with_overlap(task)
 
 
 def tasks_present(data: Path) -> list[str]:

@@ -99,11 +99,8 @@ def _run(one: _Wanted, results: Results, progress: GridProgress, keep: bool) -> 
         return
     prepared = prepare_task(one.encoder, one.task, results.protocol)
     for name, rows in prepared.splits.items():
-        if rows.cut:
-            say(
-                f"{one.task.splits[name].source}: {rows.cut:,} of {len(rows):,} texts are longer than "
-                f"{prepared.max_length} tokens and were cut (the longest has {rows.longest:,})"
-            )
+        for line in rows.fit.lines(one.task.splits[name].source, prepared.max_length):
+            say(line)
     cuts = results.tasks[one.task.name]["cut"]
     cuts[one.encoder.name] = {name: rows.cut for name, rows in prepared.splits.items()}
     who = printable(one.encoder.name) + (" (never trained)" if one.encoder.is_random else "")

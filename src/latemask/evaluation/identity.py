@@ -48,7 +48,8 @@ def task_record(task: Task) -> dict[str, Any]:
     splits = [f"{split.checksum} {len(split)}" for split in task.splits.values()]
     identity = [task.kind, *task.labels, *columns, *splits]
     data = {
-        name: {"source": of.source, "sha256": of.checksum, "rows": len(of), "empty": of.empty, "skipped": of.skipped}
+        name: {"source": of.source, "sha256": of.checksum, "rows": len(of)}
+        | {"empty": of.empty, "skipped": of.skipped, "dropped": of.dropped}
         for name, of in task.splits.items()
     }
     return {
@@ -58,6 +59,7 @@ def task_record(task: Task) -> dict[str, Any]:
         "labels": list(task.labels),
         "part": task.part,
         "data": data,
+        "overlap": task.overlap,
         "constant": constant_floor(task),
         "headline": list(task.headline or task.metrics),
         "cut": {},

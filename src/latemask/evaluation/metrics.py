@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 from sklearn import metrics as sklearn
+from sklearn.utils.class_weight import compute_class_weight
 
 from latemask.evaluation.tasks import Task
 
@@ -31,6 +32,11 @@ def f1(labels: Values, predictions: Values) -> float:
 def macro_f1(labels: Values, predictions: Values) -> float:
     """Mean of the classes' F1."""
     return float(sklearn.f1_score(labels, predictions, average="macro", zero_division=0))
+
+
+def micro_f1(labels: Values, predictions: Values) -> float:
+    """F1 over all labels of all rows together."""
+    return float(sklearn.f1_score(labels, predictions, average="micro", zero_division=0))
 
 
 def matthews(labels: Values, predictions: Values) -> float:
@@ -84,13 +90,15 @@ def spans(tags: Iterable[str]) -> list[Span]:
 
 
 _BY_NAME: dict[str, Callable[[Values, Values], float]] = {
-    function.__name__: function for function in (accuracy, f1, macro_f1, matthews, pearson, spearman, span_f1)
+    function.__name__: function for function in (accuracy, f1, macro_f1, micro_f1, matthews, pearson, spearman, span_f1)
 }
 
 
 def measured(task: Task, labels: list[Any], predictions: list[Any]) -> dict[str, float]:
     """Return all of a task's metrics."""
     flat = (_flat(labels), _flat(predictions)) if task.kind == "tagging" else (labels, predictions)
+    if task.kind == "multilabel":
+        flat = np.array(labels), np.array(predictions)  # scikit-learn takes no lists of lists
     named = (_named(labels, task.labels), _named(predictions, task.labels)) if "span_f1" in task.metrics else flat
     return {name: _BY_NAME[name](*(named if name == "span_f1" else flat)) for name in task.metrics}
 
@@ -124,14 +132,18 @@ def finite(metrics: dict[str, float]) -> dict[str, float | None]:
 
 def is_collapsed(task: Task, predictions: list[Any]) -> bool:
     """Whether a model says the same of everything."""
+    if task.kind == "multilabel":
+        return len(set(map(tuple, predictions))) < 2
     values = np.asarray(_flat(predictions) if task.kind == "tagging" else predictions, float)
     if task.kind != "regression":
         return len(set(values.tolist())) < 2
     return not np.isfinite(values).all() or float(np.ptp(values)) <= 1e-6 * max(1.0, float(np.abs(values).max()))
 
 
-def constant_answer(task: Task) -> int | float:
-    """Return the best answer that does not read the text: the training set's majority class, or its mean."""
+def constant_answer(task: Task) -> int | float | list[int]:
+    """Return the best answer that does not read the text: the majority class, the mean, or what most rows have."""
+    if task.kind == "multilabel":
+        return (np.mean(task.train.labels, axis=0) >= 0.5).astype(int).tolist()
     if task.kind == "regression":
         return float(np.mean(task.train.labels))
     labels = _flat(task.train.labels) if task.kind == "tagging" else task.train.labels
@@ -145,3 +157,14 @@ def constant_metrics(task: Task) -> dict[str, float]:
     if task.kind == "tagging":
         return measured(task, labels, [[answer] * len(tags) for tags in labels])
     return measured(task, labels, [answer] * len(labels))
+
+
+def balanced_weights(task: Task) -> list[float]:
+    """Return a weight for each class with which all count the same; of several labels, that of having one."""
+    if task.kind == "multilabel":
+        having = np.sum(task.train.labels, axis=0)
+        return [(len(task.train) - count) / count if 0 < count < len(task.train) else 1.0 for count in having.tolist()]
+    labels = np.array(_flat(task.train.labels) if task.kind == "tagging" else task.train.labels)
+    present = np.unique(labels)  # --max-train may have left no row of a class
+    weights = dict(zip(present.tolist(), compute_class_weight("balanced", classes=present, y=labels), strict=True))
+    return [float(weights.get(label, 1.0)) for label in range(len(task.labels))]

@@ -17,6 +17,7 @@ _BELOW = {"warmup": 1, "weight_decay": math.inf, "adam_beta2": 1, "adam_epsilon"
 
 SEEDS = 3  # the least that shows a spread
 Select = Literal["best", "last"]
+ClassWeights = Literal["none", "balanced"]
 FineTuningPrecision = Literal["auto", "fp32", "bf16"]
 
 
@@ -38,6 +39,8 @@ class Protocol:
     """Train on so many rows of a task only, chosen at random, for a quick look."""
     precision: FineTuningPrecision = "auto"
     """What training computes in; auto takes bf16 on a GPU or CPU that has it. Scores are in fp32."""
+    class_weights: ClassWeights = "none"
+    """What a class counts in the loss: balanced weighs rare ones more, so that all classes count the same."""
     warmup: float = 0.06
     """Share of all steps in which the learning rate rises; it falls in the others."""
     weight_decay: float = 0.1
@@ -58,6 +61,8 @@ class Protocol:
             raise UserError(f"--select {self.select}: best or last")
         if self.precision not in get_args(FineTuningPrecision):
             raise UserError(f"--precision {self.precision}: auto, fp32 or bf16")
+        if self.class_weights not in get_args(ClassWeights):
+            raise UserError(f"--class-weights {self.class_weights}: none or balanced")
         for name in ("epochs", "patience", "batch_size", "max_train"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"--{name.replace('_', '-')} {value}: one at least")

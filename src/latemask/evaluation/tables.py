@@ -1,26 +1,24 @@
-"""A file → its columns, by name, and where each row stands: CSV, TSV, JSONL, Parquet and Arrow, plain or compressed.
-
-CoNLL files → sentences: a word and its tag in every line, an empty line between sentences.
-"""
+"""A file → its columns, by name, and where each row stands: CSV, TSV, JSONL, Parquet and Arrow, plain or compressed."""
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from latemask.ground.console import printable
+from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
 from latemask.ground.files import sha256_of
 from latemask.text.lines import LONGEST_LINE, Line, Row, csv_rows, open_arrow, read_lines, unpacked
 from latemask.text.sources import EXTENSIONS, Piece, Source, explain, find_sources, format_of
 
 _READ = ("csv", "tsv", "jsonl", "parquet", "arrow")
-_CONLL_FORMAT = "txt"  # whatever the ending is: .conll, .bio, .iob2, .txt, .tsv
-_CONLL_SHAPE = "CoNLL has a word and its tag in every line"
-_CONLLU_COLUMNS = 10
+_DELIMITERS = ";\t|"  # what stands in CSV files instead of a comma
+_SPELLED = {"tab": "\t", "\\t": "\t"}  # what a shell makes hard to type
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,10 @@ class TableFile:
         """Return a column, or say which ones there are."""
         if name not in self.columns:
             there = ", ".join(f"'{printable(column)}'" for column in self.columns[:20]) or "none"
-            raise UserError(f"{self.source.label}: no column '{name}' ({option}); it has {there}")
+            hint = (
+                "; --delimiter says what separates them" if any(set(c) & set(_DELIMITERS) for c in self.columns) else ""
+            )
+            raise UserError(f"{self.source.label}: no column '{printable(name)}' ({option}); it has {there}{hint}")
         if self.columns.count(name) > 1:
             raise UserError(f"{self.source.label}: the column '{name}' is there twice")
         column = self.columns.index(name)
@@ -87,13 +88,15 @@ def checksum(source: Source) -> str | None:
     return sha256_of(Path(source.location)) if source.is_local else None
 
 
-def read_table(path: str | Path) -> TableFile:
-    """Read a file with a header (or, in JSONL, names in every line)."""
+def read_table(path: str | Path, delimiter: str | None = None) -> TableFile:
+    """Read a file with a header (or, in JSONL, names in every line); `delimiter` stands between CSV's fields."""
     source = open_source(path)
     if source.format not in _READ:
         raise UserError(f"{source.label}: a table is needed: {', '.join(_READ)}, by the file's ending")
+    if delimiter is not None and source.format not in ("csv", "tsv"):
+        raise UserError(f"{source.label}: --delimiter is for CSV and TSV files")
     try:
-        table = _read(source)
+        table = _read(source, delimiter)
     except UserError:
         raise
     except Exception as error:  # decompressors and pyarrow have kinds of their own
@@ -103,14 +106,37 @@ def read_table(path: str | Path) -> TableFile:
     return table
 
 
-def _read(source: Source) -> TableFile:
+def _read(source: Source, delimiter: str | None) -> TableFile:
     if source.format in ("parquet", "arrow"):
         return _columnar(source)
     lines = whole_lines(source)
     if source.format == "jsonl":
         return _jsonl(lines, source)
-    rows = split_at_tabs(lines) if source.format == "tsv" else (row for row in csv_rows(lines, source) if row[1])
-    return _with_header(source, rows)
+    delimiter = _one_character(delimiter)
+    if source.format == "tsv" and delimiter in (None, "\t"):
+        return _with_header(source, split_at_tabs(lines))
+    first = next(lines, None)
+    if first is None:
+        return TableFile(source, [], [], [])
+    delimiter = delimiter or _recognised(first.text, source)
+    return _with_header(source, (row for row in csv_rows(chain([first], lines), source, delimiter) if row[1]))
+
+
+def _one_character(delimiter: str | None) -> str | None:
+    given = _SPELLED.get(delimiter or "", delimiter)
+    if given is not None and (len(given) != 1 or given in '\r\n" '):
+        raise UserError(f"--delimiter '{printable(given)}': one character, such as ; or | or tab")
+    return given
+
+
+def _recognised(header: str, source: Source) -> str:
+    """Return what separates the fields: a comma, or what a header without commas has instead."""
+    fields = {delimiter: len(next(csv.reader([header], delimiter=delimiter), [])) for delimiter in f",{_DELIMITERS}"}
+    found = max(fields, key=lambda delimiter: fields[delimiter])
+    if fields[","] > 1 or fields[found] < 2:
+        return ","
+    say(f"{source.label}: its fields are separated by '{printable(found)}' (if that is wrong, pass --delimiter)")
+    return found
 
 
 def whole_lines(source: Source) -> Iterator[Line]:
@@ -133,7 +159,7 @@ def _with_header(source: Source, rows: Iterator[Row]) -> TableFile:
     table = TableFile(source, columns, [], [])
     for number, row in rows:
         if len(row) != len(columns):
-            hint = "; a comma in a text needs quotes around it" if source.format == "csv" else ""
+            hint = "; a text that holds the delimiter needs quotes around it" if source.format == "csv" else ""
             raise UserError(f"{place(source, number)}: {len(row)} fields, and the header has {len(columns)}{hint}")
         table.rows.append(row)
         table.numbers.append(number)
@@ -167,86 +193,3 @@ def _columnar(source: Source) -> TableFile:
     values = [column.to_pylist() for column in table.columns]
     rows = [list(row) for row in zip(*values, strict=True)]
     return TableFile(source, list(table.column_names), rows, list(range(1, len(rows) + 1)))
-
-
-@dataclass(frozen=True)
-class Tagged:
-    """The sentences of a file."""
-
-    source: str
-    checksum: str | None
-    words: list[list[str]]
-    tags: list[list[str]]
-    numbers: list[list[int]]
-    """The line of every word."""
-
-
-def read_conll(path: str | Path, word: str | None = None, tag: str | None = None) -> Tagged:
-    """Read sentences; `word` and `tag` are numbers of columns from 1, by default the first and the last one."""
-    source = open_source(path, _CONLL_FORMAT)
-    columns = _column(word, "--text", 0), _column(tag, "--label", -1)
-    found = Tagged(source.label, checksum(source), [], [], [])
-    for sentence in _sentences(source):
-        pairs = [_word_and_tag(fields, columns, f"{source.label}:{number}") for number, fields in sentence]
-        found.words.append([word for word, _ in pairs])
-        found.tags.append([tag for _, tag in pairs])
-        found.numbers.append([number for number, _ in sentence])
-    return found
-
-
-def read_words(path: str | Path, word: str | None = None) -> list[list[str]]:
-    """Read sentences without tags: a word in every line, alone or in the column `word`."""
-    source = open_source(path, _CONLL_FORMAT)
-    column = _column(word, "--text", 0)
-    sentences = list(_sentences(source))
-    for number, fields in (row for sentence in sentences for row in sentence):
-        if column >= len(fields) or not fields[column]:
-            raise UserError(f"{source.label}:{number}: no word in column {column + 1}")
-    return [[fields[column] for _, fields in sentence] for sentence in sentences]
-
-
-def _sentences(source: Source) -> Iterator[list[Row]]:
-    """Yield each sentence as (line number, fields) of its words."""
-    lines = [line.text.strip("\r\n") for line in whole_lines(source)]
-    has_tabs = any("\t" in line for line in lines)
-    sentence: list[Row] = []
-    count = 0
-    for number, line in enumerate([*lines, ""], 1):
-        if not line.strip() or line.startswith("-DOCSTART-"):
-            if sentence:
-                yield sentence
-                count += 1
-            sentence = []
-        elif fields := _fields(line, has_tabs):
-            sentence.append((number, fields))
-    if not count:
-        raise UserError(f"{source.label}: holds no sentences; {_CONLL_SHAPE}")
-
-
-def _fields(line: str, has_tabs: bool) -> list[str]:
-    """Split a line; nothing where it is a comment, or what CoNLL-U adds to the words of a sentence."""
-    if not has_tabs:
-        return line.split()
-    if line.startswith("#") and "\t" not in line:
-        return []
-    fields = [field.strip() for field in line.split("\t")]
-    return [] if len(fields) == _CONLLU_COLUMNS and not fields[0].isdigit() else fields
-
-
-def _word_and_tag(fields: list[str], columns: tuple[int, int], where: str) -> tuple[str, str]:
-    if len(fields) < 2:
-        raise UserError(f"{where}: one column only; {_CONLL_SHAPE}")
-    if max(columns) >= len(fields):
-        raise UserError(f"{where}: {len(fields)} columns; there is no column {max(columns) + 1}")
-    word, tag = fields[columns[0]], fields[columns[1]]
-    if not word or not tag:
-        raise UserError(f"{where}: no {'tag' if word else 'word'}")
-    return word, tag
-
-
-def _column(given: str | None, option: str, default: int) -> int:
-    if given is None:
-        return default
-    if not given.isdigit() or given == "0":
-        raise UserError(f"{option} {given}: CoNLL files have no header; give the column's number, from 1")
-    return int(given) - 1

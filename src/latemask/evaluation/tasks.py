@@ -12,7 +12,7 @@ import numpy as np
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 
-Kind = Literal["classification", "regression", "tagging"]
+Kind = Literal["classification", "regression", "tagging", "multilabel"]
 GlueName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
 _LARGEST_NUMBER = 1e30  # its square must fit into float32
@@ -72,18 +72,22 @@ class Examples:
     texts: list[Any]
     pairs: list[str] | None
     labels: list[Any]
-    """Ids of classes, numbers, or lists of ids of tags."""
+    """Ids of classes, numbers, lists of ids of tags; for several labels at once a 0 or 1 for each of them."""
     checksum: str | None = None
     empty: int = 0
     """Rows without a text: left out of training, kept where scores are counted."""
     skipped: int = 0
     """Rows that could not be read."""
+    dropped: int = 0
+    """Rows that were left out because dev or test has them."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def is_empty(self, row: int) -> bool:
         """Whether a row has no text, or no second one."""
+        if isinstance(self.texts[row], list):
+            return not self.texts[row]
         return not (self.texts[row].strip() and (self.pairs is None or self.pairs[row].strip()))
 
     def empty_rows(self) -> list[int]:
@@ -124,6 +128,8 @@ class Task:
     columns: dict[str, str | None] = field(default_factory=dict)
     headline: tuple[str, ...] = ()
     """The metrics whose mean is the score; by default all of them, as GLUE has it."""
+    overlap: dict[str, dict[str, int]] = field(default_factory=dict)
+    """For each other split: how many of its rows stand in train, too (see splits.with_overlap)."""
 
     @property
     def splits(self) -> dict[str, Examples]:
@@ -165,6 +171,10 @@ def number_of(value: Any, where: str) -> float:
 def refuse_one_class(task: Task, advice: str = "") -> None:
     """A training set with one label alone teaches nothing."""
     labels = task.train.labels
+    if task.kind == "multilabel":
+        if len(set(map(tuple, labels))) < 2:
+            raise UserError(f"{task.train.source}: every row has the same labels{advice}")
+        return
     found = {tag for tags in labels for tag in tags} if task.kind == "tagging" else set(labels)
     if len(found) < 2:
         (only,) = found or {"none"}

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from latemask.evaluation.encoders import Encoder
-from latemask.evaluation.features import Features, at_words, decided, featurize, logits_of, make_collator
+from latemask.evaluation.features import IGNORED, Features, at_words, decided, featurize, logits_of, make_collator
 from latemask.evaluation.methods import METHODS
-from latemask.evaluation.metrics import finite, is_collapsed, measured, reported_score, score_of
+from latemask.evaluation.metrics import balanced_weights, finite, is_collapsed, measured, reported_score, score_of
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Trial
 from latemask.evaluation.tasks import Task
@@ -81,6 +83,7 @@ def run_trial(
             data_collator=collator,
             train_dataset=prepared.splits["train"].rows,
             callbacks=[judge],
+            compute_loss_func=weighted_loss(prepared.task, prepared.protocol),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
@@ -90,6 +93,21 @@ def run_trial(
     trial.steps = trainer.state.global_step
     trial.seconds = round(time.monotonic() - started, 3)
     return trial, method.merged(judge.restored(trainer.model)) if keep else None
+
+
+def weighted_loss(task: Task, protocol: Protocol) -> Callable[..., torch.Tensor] | None:
+    """Return the loss in which every class counts the same, if that is wanted: else the stock model's own is taken."""
+    if protocol.class_weights == "none" or task.kind == "regression":
+        return None
+    weights = torch.tensor(balanced_weights(task), dtype=torch.float32)
+
+    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        logits, at_device = outputs.logits.float(), weights.to(labels.device)
+        if task.kind == "multilabel":
+            return binary_cross_entropy_with_logits(logits, labels, pos_weight=at_device)
+        return cross_entropy(logits.flatten(0, -2), labels.flatten(), at_device, ignore_index=IGNORED)
+
+    return loss
 
 
 def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str) -> TrainingArguments:
@@ -190,10 +208,12 @@ class Judge(TrainerCallback):
     def _measured(self, model: Any, split: str) -> tuple[dict[str, float], list[Any]]:
         task = self.prepared.task
         labels = task.splits[split].labels
-        rows = self.prepared.splits[split].rows
-        predictions = decided(task.kind, logits_of(model, rows, self.collator, lambda _: self.observer.check()))
+        features = self.prepared.splits[split]
+        predictions = decided(
+            task.kind, logits_of(model, features.rows, self.collator, lambda _: self.observer.check())
+        )
         if task.kind == "tagging":
-            predictions = at_words(predictions, self.prepared.splits[split].words, labels, task.labels)
+            predictions = at_words(predictions, features, labels, task.labels)
         return measured(task, labels, predictions), predictions
 
     def record(self, learning_rate: float, seed: int) -> Trial:

@@ -45,6 +45,8 @@ def json_line(value: Any) -> str:
 
 def printable(text: str) -> str:
     """Escape what could move the cursor, change colours or turn the writing direction of a terminal."""
+    if text.isprintable():  # nearly every text, and every line of a file asks
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

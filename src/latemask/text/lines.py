@@ -69,11 +69,12 @@ def read_lines(piece: Piece, report: Callable[[int], None] = lambda _: None) -> 
         _decoded(decoder, b"", f"{source.label}: the last line")
 
 
-def csv_rows(lines: Iterable[Line], source: Source) -> Iterator[Row]:
-    """Yield the rows of a CSV or TSV file, empty ones, too."""
+def csv_rows(lines: Iterable[Line], source: Source, delimiter: str | None = None) -> Iterator[Row]:
+    """Yield the rows of a CSV or TSV file, empty ones, too; a `delimiter` that is given is CSV's, with quotes."""
     csv.field_size_limit(LONGEST_LINE)
     # TSV as IANA defines it: no quoting, a quote is a character.
     dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if source.format == "tsv" else {}
+    dialect = {"delimiter": delimiter} if delimiter else dialect
     # Strict: a quote that is never closed would swallow the rest of the file without a word.
     rows = csv.reader((line.text for line in lines), strict=True, **dialect)
     try:
