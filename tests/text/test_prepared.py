@@ -78,6 +78,7 @@ def test_a_torn_manifest_is_one_clear_line(data, tmp_path):
         lambda m: m["splits"].pop("validation"),
         lambda m: m.update(token_bytes=4),
         lambda m: m.update(files=[]),
+        lambda m: m["ngrams"].update(buckets=10**9),
         lambda m: m["tokenizer"].update(mask=10**6),
         lambda m: m["splits"]["train"].update(shards=[{"file": "../elsewhere.ds", "first": 0, "tokens": 1}]),
     ],

@@ -13,7 +13,7 @@ import pytest
 
 from latemask.ground.errors import UserError
 from latemask.text import PreparedData, prepare
-from latemask.text.prepared import NOTE
+from latemask.text.prepared import NGRAMS, NOTE
 from tests.launching import Launched, launch, run
 from tests.text.test_executors import fake_slurm
 
@@ -298,8 +298,23 @@ def test_an_interrupted_run_with_other_settings_starts_afresh(many_tasks, tmp_pa
 
 def test_nothing_but_the_result_is_left(tmp_path, text):
     data = prepare([text], out=tmp_path / "out")
-    assert {path.name for path in data.folder.iterdir()} == {"manifest.json", NOTE, "tokenizer", "train", "validation"}
+    ours = {"manifest.json", NOTE, "ngrams.bin", "tokenizer", "train", "validation"}
+    assert {path.name for path in data.folder.iterdir()} == ours
     assert set(files_in(data.folder)) == {*data.manifest["files"], "manifest.json"}
+
+
+def test_without_ngrams_all_else_is_the_same_and_they_can_be_had_later(tmp_path, text, capsys):
+    options = {"out": tmp_path / "out", "vocab_size": 300}
+    without = prepare([text], **options, no_ngrams=True)
+    assert NGRAMS not in files_in(without.folder)
+    assert "ngrams" not in without.manifest  # as data folders were before there were any
+    prepare([text], **options)
+    assert "nothing to do (it keeps no n-grams; --overwrite" in capsys.readouterr().err
+    with_them = prepare([text], **options, overwrite=True)
+    assert with_them.manifest["ngrams"]["entries"] > 0
+    assert with_them.fingerprint == without.fingerprint  # a run goes on with either
+    prepare([text], **options, no_ngrams=True)
+    assert capsys.readouterr().err.splitlines()[-1].endswith("nothing to do")
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ def test_what_a_killed_process_wrote_aside_is_not_in_the_way(tmp_path, corpus, d
     for name in (".manifest.json.123", f".{NOTE}.123"):
         (tmp_path / "out" / name).write_text("{")
     made = prepare([corpus], out=tmp_path / "out", tokenizer=str(data.tokenizer_folder))
-    assert {path.name for path in made.folder.iterdir()} == {"manifest.json", NOTE, "tokenizer", "train", "validation"}
+    ours = {"manifest.json", NOTE, "ngrams.bin", "tokenizer", "train", "validation"}
+    assert {path.name for path in made.folder.iterdir()} == ours
 
 
 def test_what_is_half_removed_is_not_gone_on_with(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from latemask.ground.errors import HandedOver, Interrupted, UserError
 from latemask.text.cleaning import Cleaning, check_language_model
 from latemask.text.corpora import Corpus
 from latemask.text.executors import Execution, Stage
+from latemask.text.ngram_table import one_in
 from latemask.text.prepared import MANIFEST, PreparedData, versions
 from latemask.text.progress import Meter, ProgressWatch
 from latemask.text.reading import Problems
@@ -47,6 +48,8 @@ class Preparation:
     tokenizer: TokenizerPlan
     validation: float
     strict: bool
+    keeps_ngrams: bool = True
+    """Not among the settings: data without n-grams are no other data."""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -74,7 +77,7 @@ class Preparation:
             lock.release()
 
     def _run(self, execution: Execution) -> PreparedData:
-        settings = {**self.settings, "versions": versions()}
+        settings = {**self.settings, "versions": versions(), "ngrams": self.keeps_ngrams}
         if self.place.goes_on(settings):
             say(f"{self.out}: going on where an earlier run stopped")
             self.place.clear_unfinished()
@@ -131,6 +134,7 @@ class Preparation:
         eos = tokenizer.convert_ids_to_tokens(vocabulary_of(tokenizer).eos)
         limit = int(self.validation * 2**64)
         writer = ShardWriter(self.out, work, file, eos, validation_limit=limit, problems=problems, cleaning=cleaning)
+        writer.ngrams_one_in = one_in(sum(self.corpus.text_sizes)) if self.keeps_ngrams else None
         pipeline = [reader, *cleaning, writer]
         return [*before, Stage("tokenizing", pipeline, tasks)], Finish(self.out, self.settings, pipeline, tasks)
 

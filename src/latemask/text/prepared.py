@@ -3,6 +3,7 @@
 DIR/manifest.json     counts, settings, versions, a checksum for every file and of itself; written last
 DIR/.verified.json    what the files looked like when they were last compared with their checksums; may be missing
 DIR/tokenizer/        a Hugging Face tokenizer
+DIR/ngrams.bin        hashes of what stands in the training text; may be missing
 DIR/train/*.ds        token shards with their .index
 DIR/validation/*.ds
 """
@@ -27,6 +28,7 @@ from latemask.text.tokenizer import Vocabulary, load_tokenizer, vocabulary_of
 
 MANIFEST = "manifest.json"
 NOTE = ".verified.json"
+NGRAMS = "ngrams.bin"
 FORMAT = 3
 
 
@@ -58,7 +60,7 @@ class PreparedData:
             stamps = {name: stamp(folder / name) for name in manifest["files"]}
             matched = {} if everything else _read_note(folder, manifest)
             if unknown := [name for name in stamps if stamps[name] != matched.get(name)]:
-                _compare_checksums({folder / name: manifest["files"][name] for name in unknown})
+                compare_checksums({folder / name: manifest["files"][name] for name in unknown})
                 _write_note(folder, manifest, stamps)
         return cls(folder, manifest)
 
@@ -80,8 +82,9 @@ class PreparedData:
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """Checksums that tell this data from any other."""
-        return {name: record["sha256"] for name, record in self.manifest["files"].items()}
+        """Checksums that tell this data from any other; whether n-grams are kept of it makes no difference to a run."""
+        files = self.manifest["files"].items()
+        return {name: record["sha256"] for name, record in files if name != NGRAMS}
 
     @property
     def token_bytes(self) -> int:
@@ -113,7 +116,7 @@ class PreparedData:
         return TokenRows(self.shards(split), self.token_bytes, length, self.vocabulary.bos)
 
 
-def _compare_checksums(files: dict[Path, dict[str, Any]]) -> None:
+def compare_checksums(files: dict[Path, dict[str, Any]]) -> None:
     """Read the files, with all cores: a run that begins or goes on waits for this, and corpora are large."""
     threads = ThreadPoolExecutor(os.cpu_count())
     try:
@@ -161,8 +164,12 @@ def versions() -> dict[str, str]:
 
 
 def write_manifest(out: Path, *, files: dict[str, Any], stamps: dict[str, str], **entries: Any) -> PreparedData:
-    """Write the manifest of a data folder whose shards and tokenizer are in place; `stamps` are those of `files`."""
+    """Write the manifest of a data folder whose files are in place.
+
+    `files` are the shards, and `stamps` is how these looked when they were written.
+    """
     found = sorted(path for path in (out / "tokenizer").rglob("*") if path.is_file())
+    found += [out / NGRAMS] if "ngrams" in entries else []
     paths = {path.relative_to(out).as_posix(): path for path in found}
     stamps = {**stamps, **{name: stamp(path) for name, path in paths.items()}}  # before they are read
     manifest = {
@@ -203,6 +210,9 @@ def _check_shape(manifest: dict[str, Any]) -> None:
     if not all(0 <= number < vocabulary.size for number in ids) or manifest["token_bytes"] not in (2, 4):
         raise ValueError
     manifest["settings"].items()
+    table = manifest.get("ngrams")
+    if table and 2 * (table["entries"] + table["buckets"]) != manifest["files"][NGRAMS]["bytes"]:
+        raise ValueError
     for split in SPLITS:
         record = manifest["splits"][split]
         for shard in record["shards"]:

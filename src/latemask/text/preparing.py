@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from datatrove.utils.logging import logger as datatrove_logger
 
@@ -21,6 +21,7 @@ from latemask.text.adopting import adopt_shards
 from latemask.text.cleaning import Cleaning, Dedup
 from latemask.text.corpora import Builtin, Corpus, Files, HubDataset
 from latemask.text.executors import Execution, Where, executor_options
+from latemask.text.ngram_table import has_ngrams
 from latemask.text.preparation import Preparation
 from latemask.text.prepared import MANIFEST, PreparedData, read_manifest
 from latemask.text.sources import find_sources
@@ -49,6 +50,7 @@ def prepare(
     min_chars: int = 0,
     language: str | None = None,
     dedup: Dedup | None = None,
+    no_ngrams: bool = False,
     workers: int | None = None,
     executor: Where = "local",
     executor_option: Sequence[str] = (),
@@ -78,6 +80,7 @@ def prepare(
         min_chars: Drop documents with fewer characters.
         language: Drop documents in other languages than this code, or these: en or en,de.
         dedup: Drop documents that are the same as another (exact) or nearly so (minhash).
+        no_ngrams: Keep no hashes of the text's 13-grams, by which finetune and grammar tell what of a test was seen.
         workers: Processes and threads to use; by default all cores. The result does not depend on it.
         executor: Where to run: on this machine, or on a cluster by datatrove's Slurm or Ray executor.
         executor_option: NAME=VALUE for datatrove's Slurm or Ray executor, like partition=cpu.
@@ -110,8 +113,9 @@ def prepare(
                 raise UserError(f"{source.label} lies in --out {out}, where the result goes; choose another --out")
         corpus = Files(sources, text_field)
     plan = TokenizerPlan(vocab_size, tokenizer, _bytes(tokenizer_sample), normalize)
-    preparation = Preparation(out, corpus, Cleaning(min_chars, language, dedup), plan, validation, strict)
-    if done := _already_done(out, preparation.settings, overwrite):
+    cleaning = Cleaning(min_chars, language, dedup)
+    preparation = Preparation(out, corpus, cleaning, plan, validation, strict, keeps_ngrams=not no_ngrams)
+    if done := _already_done(out, preparation, overwrite):
         return done
     _refuse_foreign(out, overwrite)
     return preparation.run(execution)
@@ -187,23 +191,27 @@ def _refuse_foreign(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} holds shards without a manifest; choose another --out or pass --overwrite")
 
 
-def _already_done(out: Path, settings: dict[str, Any], overwrite: bool) -> PreparedData | None:
+def _already_done(out: Path, preparation: Preparation, overwrite: bool) -> PreparedData | None:
     """Return the data if it is there; refuse a folder that holds something else."""
     try:
         manifest = read_manifest(out)
         if manifest is None:
             return None
-        before = manifest["settings"]
+        before, settings = manifest["settings"], preparation.settings
         if changed := sorted(key for key in {**settings, **before} if before.get(key) != settings.get(key)):
             raise UserError(
                 f"{out} was prepared with other settings ({', '.join(changed)}); choose another --out or pass "
                 "--overwrite"
             )
+        lacks_ngrams = preparation.keeps_ngrams and not has_ngrams(manifest)
+        if lacks_ngrams and overwrite:
+            return None
         data = PreparedData.open(out)
     except UserError:
         if overwrite:  # also what is damaged is a reason to begin again
             return None
         raise
     Workplace(out).remove()
-    say(f"{out} is already prepared with these settings: nothing to do")
+    but = " (it keeps no n-grams; --overwrite prepares it again with them)" if lacks_ngrams else ""
+    say(f"{out} is already prepared with these settings: nothing to do{but}")
     return data

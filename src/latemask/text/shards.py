@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from latemask.ground.files import sync, write_json_atomically
+from latemask.text.ngram_table import NgramWriter
 from latemask.text.prepared import file_record, stamp
 from latemask.text.reading import Problems, document_hash
 from latemask.text.rows import SPLITS as SPLITS
@@ -45,6 +46,8 @@ class PartRecord:
     largest_hash: int = 0
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     stamps: dict[str, str] = field(default_factory=dict)
+    ngrams: int = 0
+    """How many hashes of n-grams lie beside the records."""
 
     @property
     def size(self) -> int:
@@ -85,9 +88,13 @@ class Ledger:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json_atomically(self.folder / f"{name}.json", asdict(record))
 
+    def ngrams(self, name: str) -> Path:
+        """Return where the hashes of a part's n-grams are."""
+        return self.folder / f"{name}.ngrams"
+
     def forget(self, rank: int) -> None:
         """Let a task be done again."""
-        for path in self.folder.glob(f"{rank:05d}*.json"):
+        for path in self.folder.glob(f"{rank:05d}*"):
             path.unlink()
 
 
@@ -123,6 +130,7 @@ class ShardWriter(PipelineStepWithTokenizer):
         self.problems = problems
         self.cleaning = cleaning
         self.part_tokens = PART_TOKENS
+        self.ngrams_one_in: int | None = None  # of how many n-grams one is kept; None: none
         self.batch_characters = BATCH_CHARACTERS
 
     @property
@@ -195,6 +203,8 @@ class _Part:
         self.dtype = np.dtype(f"<u{writer.token_size}")
         size = writer.token_size
         self.files = {split: TokenizedFile(str(self.folder), f"{split}.ds", token_size=size) for split in SPLITS}
+        one_in = writer.ngrams_one_in
+        self.ngrams = NgramWriter(self.folder / "ngrams", one_in) if one_in else None
 
     @property
     def tokens(self) -> int:
@@ -203,10 +213,13 @@ class _Part:
     def add(self, documents: list[Document]) -> None:
         record, limit = self.record, self.writer.validation_limit
         encodings = self.writer.tokenizer.encode_batch_fast([document.text for document in documents])
+        to_train_on = []
         for document, encoding in zip(documents, encodings, strict=True):
             content = document.text.encode("utf-8")
             drawn = document_hash(document, content)
             split = SPLITS[drawn < limit]
+            if split == "train":
+                to_train_on.append(document.text)
             ids = np.asarray(encoding.ids, self.dtype)
             self.files[split].write_bytes(ids.tobytes())
             record.documents[split] += 1
@@ -214,6 +227,8 @@ class _Part:
             record.text_bytes[split] += len(content)
             record.smallest_hash = min(record.smallest_hash, drawn)
             record.largest_hash = max(record.largest_hash, drawn)
+        if self.ngrams and to_train_on:
+            self.ngrams.add(to_train_on)
 
     def seal(self, rank: int, number: int) -> None:
         """Put the files in their place, synced, note their checksums and what they look like there, then say so."""
@@ -227,5 +242,9 @@ class _Part:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
                 self.record.stamps[name] = stamp(target)
-        self.writer.ledger.seal(shard_name(rank, number), self.record)
+        name = shard_name(rank, number)
+        if self.ngrams:
+            self.ngrams.seal(self.writer.ledger.ngrams(name))
+            self.record.ngrams = self.ngrams.count
+        self.writer.ledger.seal(name, self.record)
         shutil.rmtree(self.folder)

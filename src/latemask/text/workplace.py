@@ -1,7 +1,7 @@
 """The folder of a preparation in progress, inside the folder that it makes: what is finished survives; and the end.
 
 OUT/.preparing/settings.json   what is being prepared; anything else starts afresh
-OUT/.preparing/records/        sealed parts and finished tasks
+OUT/.preparing/records/        sealed parts, the hashes of their n-grams, and finished tasks
 OUT/.preparing/logs/           datatrove's: which tasks of which stage are complete, and their logs
 OUT/.preparing/lock            held by the process at work
 It goes away when the manifest is there. That is written last: a folder without one is not finished.
@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from filelock import FileLock
 from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.ground.files import exclusive_lock, write_json_atomically
-from latemask.text.prepared import MANIFEST, NOTE, PreparedData, write_manifest
+from latemask.text.ngram_table import NgramTable
+from latemask.text.prepared import MANIFEST, NGRAMS, NOTE, PreparedData, write_manifest
 from latemask.text.reading import Problems
 from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name
 
 FOLDER = ".preparing"
-RESULT = frozenset({MANIFEST, NOTE, "tokenizer", *SPLITS})
+RESULT = frozenset({MANIFEST, NOTE, NGRAMS, "tokenizer", *SPLITS})
 """What a finished folder holds."""
 _OF_A_SHARD = (".ds", ".ds.index")
 _OF_A_TOKENIZER = (".json", ".jinja", ".txt", ".model")
@@ -148,6 +149,7 @@ class Finish:
             stamps={name: stamp for part in parts.values() for name, stamp in part.stamps.items()},
             skipped=problems.count,
             dropped=dict(dropped),
+            **self._ngrams(parts),
         )
         report(data, problems)
         Workplace(self.out).remove()
@@ -156,6 +158,17 @@ class Finish:
     def _parts(self) -> dict[tuple[int, int], PartRecord]:
         ledger = _writer_of(self.pipeline).ledger
         return {(rank, n): part for rank in range(self.tasks) for n, part in enumerate(ledger.parts(rank))}
+
+    def _ngrams(self, parts: dict[tuple[int, int], PartRecord]) -> dict[str, Any]:
+        """Put the n-grams of all parts in their place, and return what the manifest says of them."""
+        writer = _writer_of(self.pipeline)
+        if writer.ngrams_one_in is None:
+            return {}
+        hashes = {writer.ledger.ngrams(shard_name(*place)): part.ngrams for place, part in parts.items() if part.ngrams}
+        aside = writer.work / NGRAMS
+        table = NgramTable.write(hashes, aside, writer.ngrams_one_in)
+        aside.replace(self.out / NGRAMS)
+        return {"ngrams": asdict(table)}
 
     def _with_one_held_out(self, parts: dict[tuple[int, int], PartRecord]) -> dict[tuple[int, int], PartRecord]:
         """Raise the limit to the nearest document, and do its tasks again: a small corpus has none below.
