@@ -107,8 +107,8 @@ def test_a_stock_model_scores_as_in_a_loop_of_plain_transformers(data, pairs, tm
     (found,) = grammar(str(tmp_path / "bert"), pairs=pairs, out=tmp_path / "out")
     assert found["mean"] == pytest.approx(accuracy_of(lambda text: naive(text, data.tokenizer, log_probability)))
     assert found["unigram"] is None
-    assert "word frequencies are no floor (--frequencies DATA)" in " ".join(capsys.readouterr().err.split())
-    (again,) = grammar(str(tmp_path / "bert"), pairs=pairs, out=tmp_path / "out", frequencies=[data.folder])
+    assert "word frequencies are no floor (--corpus DATA)" in " ".join(capsys.readouterr().err.split())
+    (again,) = grammar(str(tmp_path / "bert"), pairs=pairs, out=tmp_path / "out", corpus=[data.folder])
     assert again["unigram"] is not None
 
 
@@ -285,3 +285,16 @@ def test_the_floor_of_large_sets_is_scored_on_some_pairs_of_every_paradigm(late,
     (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out")
     assert found["pairs"] == found["pairs_of_floors"]["unigram"] == 14
     assert found["pairs_of_floors"]["untrained"] == 4
+
+
+def test_pairs_that_stand_in_the_pre_training_text_are_counted(late, data, tmp_path, capsys):
+    text = data.tokenizer.decode(data.rows("train", 400).take([0])[0], skip_special_tokens=True)
+    planted = " ".join(text.split()[20:36])
+    path = tmp_path / "pairs.tsv"
+    rows = [f"{planted}\tNobody ever wrote down {n} sentences like this one here" for n in range(1)]
+    rows += [f"Purple {n} submarines sing to the moon at dawn\tPurple submarines {n} sing dawn at" for n in range(9)]
+    path.write_text("\n".join(["good\tbad", *rows]))
+    (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out", untrained=False)
+    assert found["in_corpus"] == 1
+    assert found["in_corpus_by_chance"] < 0.1
+    assert "1 of 10 pairs are found in the pre-training text" in " ".join(capsys.readouterr().err.split())

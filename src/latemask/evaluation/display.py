@@ -154,6 +154,11 @@ def _warnings(results: Results) -> Iterable[str]:
             if any(splits.values()):
                 counts = ", ".join(f"{count:,} of {name}" for name, count in splits.items() if count)
                 yield f"{task}, {printable(encoder)}: texts cut to the encoder's length: {counts}"
+        if doubled := {split: found["rows"] for split, found in record.get("overlap", {}).items() if found["rows"]}:
+            counts = ", ".join(f"{count:,} of {split}" for split, count in doubled.items())
+            yield f"{task}: rows that stand in train, too: {counts}"
+        if words := record.get("in_corpus"):
+            yield f"{task}: {words}"
     precisions = Counter(trial.precision for trial in results.trials)
     if len(precisions) > 1:
         runs = ", ".join(f"{count} in {name}" for name, count in precisions.items())

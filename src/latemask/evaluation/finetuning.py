@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from latemask.evaluation.contamination import found_in, open_corpora
 from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
@@ -16,6 +17,7 @@ from latemask.evaluation.results import RESULTS, Results, results_in
 from latemask.evaluation.tasks import GLUE, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
+from latemask.text.prepared import PreparedData
 
 _MOST_NAMES = 3  # in the name of a folder
 
@@ -32,6 +34,7 @@ def finetune(
     protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
     no_control: bool = False,
+    corpus: Sequence[Path] | None = None,
     overwrite: bool = False,
     **files: Any,
 ) -> Results:
@@ -48,6 +51,7 @@ def finetune(
         protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for a random: encoder: that of a run, an encoder or a data folder.
         no_control: Do not fine-tune a never-trained encoder of the same architecture beside the trained ones.
+        corpus: Data folders to look the rows of dev up in; by default those that the encoders' runs were trained on.
         overwrite: Start again where results are.
     """
     protocol.check()
@@ -66,6 +70,7 @@ def finetune(
         protocol=protocol,
         tokenizer=tokenizer,
         has_control=not no_control,
+        corpus=corpus,
         keep=True,
         overwrite=overwrite,
     )
@@ -81,6 +86,7 @@ def tabulate(
     protocol: Protocol,
     tokenizer: str | None,
     has_control: bool,
+    corpus: Sequence[Path] | None,
     keep: bool,
     overwrite: bool,
 ) -> Results:
@@ -92,10 +98,13 @@ def tabulate(
     opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
     refuse_settings(protocol, opened, lrs)
     controls = controls_for(opened) if has_control else []
+    in_corpus = _looked_up(tasks, open_corpora(corpus, [encoder.name for encoder in opened]))
     with results_in(out, protocol, overwrite) as results:
         for control in controls:
             say(f"{control.name}: the same architecture, never trained, runs beside it (not with --no-control)")
         run_grid([*opened, *controls], tasks, lrs, seeds, results, keep)
+        for name, words in in_corpus.items():
+            results.tasks[name]["in_corpus"] = words
         write_tables(results)
     show(results)
     say(f"results: {out / RESULTS}, .md and .csv")
@@ -103,6 +112,17 @@ def tabulate(
         if folder.is_dir():
             say(f"model:   {folder}  (the best run on dev of {task}; latemask predict takes it)")
     return results
+
+
+def _looked_up(tasks: Sequence[Task], corpora: Sequence[PreparedData]) -> dict[str, str]:
+    """Say, for each task, how much of dev stands in the pre-training text; nothing where that is not known."""
+    said = {}
+    for task in tasks if corpora else ():
+        texts = [" ".join(text) if isinstance(text, list) else text for text in task.dev.texts]
+        rows = texts if task.dev.pairs is None else list(zip(texts, task.dev.pairs, strict=True))
+        said[task.name] = found_in(corpora, rows).words("rows of dev")
+        say(f"{task.name}: {said[task.name]}")
+    return said
 
 
 def _load_tasks(names: Sequence[str], data: Path | None, own: OwnFiles) -> list[Task]:

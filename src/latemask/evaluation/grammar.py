@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from latemask.evaluation.contamination import found_in, open_corpora
 from latemask.evaluation.grammar_results import RECORD, SCORES, TABLE, Accuracies, GrammarStudy, Score
 from latemask.evaluation.minimal_pairs import read_pairs
 from latemask.ground.console import json_line, printable, say
@@ -19,6 +20,7 @@ from latemask.ground.tables import escaped, markdown_table, show_table
 if TYPE_CHECKING:
     from latemask.evaluation.language_models import LanguageModel
     from latemask.evaluation.pseudo_likelihood import Sentences
+    from latemask.text.prepared import PreparedData
 
 _UNIGRAM, _UNTRAINED = "unigram", "untrained"
 _PAIRS_OF_A_PARADIGM = 50  # for the never-trained floor: it is near chance, and costs as much as the model
@@ -32,7 +34,7 @@ def grammar(
     score: Score = "token",
     out: Path | None = None,
     untrained: bool = True,
-    frequencies: Sequence[Path] | None = None,
+    corpus: Sequence[Path] | None = None,
     json: bool = False,
 ) -> list[dict[str, Any]]:
     """Ask models which of two sentences is right, with no training: minimal pairs such as BLiMP.
@@ -43,7 +45,7 @@ def grammar(
         score: How a token is hidden: alone, or by word, with the rest of its word.
         out: Folder to write; by default grammar-results/ and the name of the pairs. The same command goes on there.
         untrained: Score the same architecture, never trained, beside each model, on 50 pairs of each paradigm.
-        frequencies: Data folders to count words in, for models that do not say what they were trained on.
+        corpus: Data folders to count words in and to look the pairs up in; by default those of the model's run.
         json: Print one JSON object instead of a table.
     """
     asked = read_pairs(Path(pairs))
@@ -58,7 +60,7 @@ def grammar(
         found = []
         for name in names:
             model = open_language_model(name)
-            found.append(_judged(model, study, untrained, frequencies))
+            found.append(_judged(model, study, untrained, corpus))
             study.keep(found[-1])
             _write_table(study)
     finally:
@@ -81,7 +83,7 @@ def _refuse_folder(out: Path) -> None:
 
 
 def _judged(
-    model: LanguageModel, study: GrammarStudy, with_untrained: bool, frequencies: Sequence[Path] | None
+    model: LanguageModel, study: GrammarStudy, with_untrained: bool, corpus: Sequence[Path] | None
 ) -> dict[str, Any]:
     """Return the record of one model: accuracies, and floors beside them."""
     from latemask.evaluation.pseudo_likelihood import tokenized
@@ -92,10 +94,14 @@ def _judged(
             f"{printable(model.name)}: {len(too_long):,} sentences have more than the {model.longest} tokens it takes; "
             "their pairs are left out"
         )
+    corpora = open_corpora(corpus, [model.name])
+    overlap = found_in(corpora, list(zip(study.pairs.good, study.pairs.bad, strict=True))) if corpora else None
+    if overlap:
+        say(f"{printable(model.name)}: {overlap.words('pairs')}")
     by_model = study.scores(model, sentences)
     accuracies = Accuracies.of(study.pairs, study.differences(by_model))
     floors: dict[str, Accuracies | None] = dict.fromkeys(FLOORS)
-    if (counts := _counts(model, frequencies)) is not None:
+    if (counts := _counts(model, corpora)) is not None:
         floors[_UNIGRAM] = Accuracies.of(study.pairs, study.differences(_by_frequency(sentences, counts, by_model)))
     if with_untrained:
         by_control = study.scores(model.untrained(), sentences, study.sample(_PAIRS_OF_A_PARADIGM))
@@ -109,6 +115,8 @@ def _judged(
         "score": study.score,
         "pairs": accuracies.count,
         "left_out": len(study.pairs) - accuracies.count,
+        "in_corpus": overlap.found if overlap and overlap.is_known else None,
+        "in_corpus_by_chance": overlap.by_chance if overlap and overlap.is_known else None,
         "mean": accuracies.mean,
         "error": accuracies.error,
         **{name: floor.mean if floor else None for name, floor in floors.items()},
@@ -125,30 +133,21 @@ def _judged(
     }
 
 
-def _counts(model: LanguageModel, frequencies: Sequence[Path] | None) -> np.ndarray | None:
-    """Return how often each token stands in the model's data, or in the data that was given; None if nobody knows."""
-    from latemask.text import Mixture
+def _counts(model: LanguageModel, corpora: Sequence[PreparedData]) -> np.ndarray | None:
+    """Return how often each token stands in the training text; None, and said, if that is not known."""
     from latemask.text.rows import count_tokens
 
-    folders = [str(folder) for folder in frequencies or ()] or model.data
-    if not folders:
-        say(f"{printable(model.name)}: its data is not known, so word frequencies are no floor (--frequencies DATA)")
+    if not corpora:
+        say(f"{printable(model.name)}: its data is not known or gone, so word frequencies are no floor (--corpus DATA)")
         return None
-    try:
-        data = Mixture.open(folders, verify=False)
-    except UserError as error:
-        if frequencies:
-            raise
-        say(f"{printable(model.name)}: word frequencies are no floor, its data is gone (--frequencies DATA): {error}")
-        return None
-    if data.tokenizer.get_vocab() != model.tokenizer.get_vocab():
-        raise UserError(
-            f"--frequencies {data.label}: prepared with another tokenizer than '{printable(model.name)}' has"
+    if any(data.tokenizer.get_vocab() != model.tokenizer.get_vocab() for data in corpora):
+        say(
+            f"{printable(model.name)}: the data was prepared with another tokenizer, so word frequencies are no floor; "
+            "prepare it with --tokenizer MODEL"
         )
-    counts = [count_tokens(part.shards("train"), part.token_bytes, part.vocabulary.size) for part in data.parts]
-    sizes = [max(int(count.sum()), 1) for count in counts]
-    weighted = (weight * count / size for weight, count, size in zip(data.weights, counts, sizes, strict=True))
-    return np.asarray(sum(weighted) * sum(sizes))
+        return None
+    counts = [count_tokens(data.shards("train"), data.token_bytes, data.vocabulary.size) for data in corpora]
+    return np.asarray(sum(counts))
 
 
 def _by_frequency(sentences: Sentences, counts: np.ndarray, like: list[float | None]) -> list[float | None]:

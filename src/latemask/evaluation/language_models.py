@@ -97,8 +97,6 @@ class LanguageModel:
     run: Path | None = None
     step: int | None = None
     """How far its run was, where it was not at its end."""
-    data: list[str] | None = None
-    """Folders of the data it was trained on, if that is known."""
 
     @property
     def label(self) -> str:
@@ -145,13 +143,7 @@ def _ours(given: str, folder: RunFolder) -> LanguageModel:
         model.family.longest(model.config.encoder),
         run.path if run else None,
         step_of(source) if (source / PROGRESS).is_file() else None,
-        _data_folders(run) if run else None,
     )
-
-
-def _data_folders(run: RunFolder) -> list[str] | None:
-    folder = run.record.get("data", {}).get("folder")
-    return folder.split(", ") if isinstance(folder, str) and folder else None
 
 
 def _stock(given: str, folder: Path) -> LanguageModel:

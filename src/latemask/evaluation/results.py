@@ -108,6 +108,8 @@ class Results:
         for record in self.tasks.values():
             _must(isinstance(record["part"], str) and all(isinstance(name, str) for name in record["headline"]))
             _must(all(sum(splits.values()) >= 0 for splits in record["cut"].values()))
+            _must(all(found["rows"] >= 0 for found in record.get("overlap", {}).values()))
+            _must(isinstance(record.get("in_corpus", ""), str))
         for floor in (floor for task in self.tasks for floor in self.floors(task)):
             _must(isinstance(floor.name, str) and isinstance(floor.words, str))
             _must(math.isfinite(floor.score) and isinstance(floor.metrics, dict))

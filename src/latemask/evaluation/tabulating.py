@@ -25,6 +25,7 @@ def glue(
     protocol: Protocol = ROBERTA,
     tokenizer: str | None = None,
     no_control: bool = False,
+    corpus: Sequence[Path] | None = None,
     overwrite: bool = False,
 ) -> Results:
     """Fine-tune one encoder or several on GLUE, and write the table with its floors and a verdict; no model is kept.
@@ -39,6 +40,7 @@ def glue(
         protocol: How it is done; by default as RoBERTa's authors do it.
         tokenizer: Tokenizer for random: encoders: that of a run, an encoder or a data folder.
         no_control: Do not fine-tune a never-trained encoder of the same architecture beside the trained ones.
+        corpus: Data folders to look the rows of dev up in; by default those that the encoders' runs were trained on.
         overwrite: Start again where results are.
     """
     protocol.check()
@@ -54,6 +56,7 @@ def glue(
         protocol=protocol,
         tokenizer=tokenizer,
         has_control=not no_control,
+        corpus=corpus,
         keep=False,
         overwrite=overwrite,
     )

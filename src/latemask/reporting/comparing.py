@@ -6,6 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from latemask.recipe import dump_recipe
 from latemask.reporting.grammar import GrammarTests, grammar_figures, grammar_table, read_grammar
 from latemask.reporting.page import Page, Progress, Section, Table
 from latemask.reporting.plots import FIGURES, curves, ends, scores, split
+from latemask.reporting.probes import Probes, probe_figures, probe_tables, read_probes
 from latemask.reporting.runs import Run, common_ground, read_run, read_runs, recipe_differences
 from latemask.reporting.scores import ByContest, Scores, read_scores
 from latemask.reporting.verdict import Arm, arms_of, verdict
@@ -33,6 +35,7 @@ def compare(
     *,
     glue: Sequence[Path] | None = None,
     grammar: Sequence[Path] | None = None,
+    probe: Sequence[Path] | None = None,
     out: Path = Path("report"),
 ) -> Path:
     """Put runs side by side: loss curves, downstream scores, compute, and a verdict in words.
@@ -41,6 +44,7 @@ def compare(
         runs: Run folders, finished or not.
         glue: results.json that `latemask glue` or `finetune` wrote for their encoders, or its folder.
         grammar: grammar.json that `latemask grammar` wrote for them, or its folder.
+        probe: Files that `latemask probe --out` wrote for their encoders: layers and effective rank.
         out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into.
     """
     found, problems = read_runs(_paths(runs))
@@ -48,17 +52,17 @@ def compare(
         say(problem)
     if not found:
         raise UserError("none of these is a run that can be read: nothing to compare")
-    results, tests = read_scores(_paths(glue), found), read_grammar(_paths(grammar), found)
+    judged = _judgements(found, glue, grammar, probe)
     unequal = common_ground(found) if len(found) > 1 else []
     said = [f"{run.name}: {problem}" for run in found for problem in run.problems] + unequal
-    said += results.problems + tests.problems
+    said += judged.problems
     for problem in said:
         say(problem)
-    arms = arms_of(found, results)
+    arms = arms_of(found, judged.scores)
     title = f"{len(found)} runs side by side" if len(found) > 1 else found[0].name
-    words = [*verdict(arms, results), *tests.words]
-    page = _page(title, found, arms, results, tests, problems=problems + said, verdict=words)
-    written = _write(page, Path(out), found, results)
+    words = [*verdict(arms, judged.scores), *judged.grammar.words]
+    page = _page(title, found, arms, judged, problems=problems + said, verdict=words)
+    written = _write(page, Path(out), found, judged.scores)
     for sentence in page.verdict:
         say(sentence)
     say(f"report: {written}")
@@ -70,6 +74,7 @@ def report(
     *,
     glue: Sequence[Path] | None = None,
     grammar: Sequence[Path] | None = None,
+    probe: Sequence[Path] | None = None,
     out: Path | None = None,
 ) -> Path:
     """Show one run on a page, finished or still running: how far it is, its losses, where the compute goes.
@@ -78,12 +83,13 @@ def report(
         run: The run folder.
         glue: results.json that `latemask glue` or `finetune` wrote for its encoder, or its folder.
         grammar: grammar.json that `latemask grammar` wrote for it, or its folder.
+        probe: Files that `latemask probe --out` wrote for its encoder: layers and effective rank.
         out: Folder to write report.html, figures (SVG, PNG) and tables (CSV) into; by default report/ in the run.
     """
     found = read_run(Path(run))
-    results, tests = read_scores(_paths(glue), [found]), read_grammar(_paths(grammar), [found])
-    page = _page_of_one(found, results, tests)
-    written = _write(page, Path(out) if out else found.folder.report, [found], results)
+    judged = _judgements([found], glue, grammar, probe)
+    page = _page_of_one(found, judged)
+    written = _write(page, Path(out) if out else found.folder.report, [found], judged.scores)
     for line in (_progress(found).sentence, *page.problems, f"report: {written}"):
         say(line)
     return written
@@ -92,7 +98,7 @@ def report(
 def write_page(run: Path) -> Path:
     """Write the page about a run into it, and nothing else: what the end of every run does."""
     found = read_run(run)
-    page = _page_of_one(found, read_scores([], [found]), GrammarTests())
+    page = _page_of_one(found, _judgements([found]))
     found.folder.report.mkdir(exist_ok=True)
     write_text_atomically(found.folder.report / PAGE, page.html())
     return found.folder.report / PAGE
@@ -102,10 +108,31 @@ def _paths(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
     return [Path(path) for path in ([given] if isinstance(given, (str, Path)) else given or [])]
 
 
-def _page_of_one(run: Run, results: Scores, tests: GrammarTests) -> Page:
-    problems, arms = run.problems + results.problems + tests.problems, arms_of([run], results)
-    beside = {"problems": problems, "verdict": tests.words, "progress": _progress(run)}
-    return _page(f"{run.name}: {run.method}", [run], arms, results, tests, **beside)
+@dataclass(frozen=True)
+class _Judgements:
+    """All that was measured of the runs' models beside their losses."""
+
+    scores: Scores
+    grammar: GrammarTests
+    probes: Probes
+
+    @property
+    def problems(self) -> list[str]:
+        return self.scores.problems + self.grammar.problems + self.probes.problems
+
+
+_Given = Sequence[Path] | None
+
+
+def _judgements(runs: Sequence[Run], glue: _Given = None, grammar: _Given = None, probe: _Given = None) -> _Judgements:
+    scores, tests = read_scores(_paths(glue), runs), read_grammar(_paths(grammar), runs)
+    return _Judgements(scores, tests, read_probes(_paths(probe)))
+
+
+def _page_of_one(run: Run, judged: _Judgements) -> Page:
+    problems, arms = run.problems + judged.problems, arms_of([run], judged.scores)
+    beside = {"problems": problems, "verdict": judged.grammar.words, "progress": _progress(run)}
+    return _page(f"{run.name}: {run.method}", [run], arms, judged, **beside)
 
 
 def _progress(run: Run) -> Progress:
@@ -125,9 +152,8 @@ def _time(seconds: float) -> str:
     return f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
-def _page(
-    title: str, runs: Sequence[Run], arms: Sequence[Arm], results: Scores, tests: GrammarTests, **beside: Any
-) -> Page:
+def _page(title: str, runs: Sequence[Run], arms: Sequence[Arm], judged: _Judgements, **beside: Any) -> Page:
+    results, tests, probes = judged.scores, judged.grammar, judged.probes
     parts = ", ".join(f"{contest.label} ({contest.part})" for contest in results.contests if contest.part)
     note = f"On a part of the task's data, so not GLUE scores: {parts}." if parts else ""
     differ, same_test = len({run.recipe.mask for run in runs}) > 1, len({run.validated_on for run in runs}) == 1
@@ -135,6 +161,7 @@ def _page(
     sections = [
         Section("scores", "Downstream", note, scores(arms, results), _score_tables(arms, results)),
         Section("grammar", "Grammar", "", grammar_figures(tests), [grammar_table(t) for t in tests.tests.values()]),
+        Section("probes", "Layers", "", probe_figures(probes), probe_tables(probes)),
         Section("losses", "Loss", losses, [*ends(arms), *curves(runs)]),
         Section("compute", "Compute", "", [split(runs)], [_totals(runs)]),
         Section("differences", "What differs between the recipes", "", (), _difference_tables(runs)),

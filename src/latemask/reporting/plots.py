@@ -30,7 +30,7 @@ _AXES = {
     "flops": ("FLOPs, forward and backward", 1),
     "seconds": ("minutes of training", 60),
 }
-FIGURES = ("scores", "tasks", "grammar", "loss-end", *(f"loss-{axis}" for axis in _AXES), "compute")
+FIGURES = ("scores", "tasks", "grammar", "rank", "loss-end", *(f"loss-{axis}" for axis in _AXES), "compute")
 """Every name that a figure may have."""
 _SMALL_PANELS_A_ROW = 3
 _LONGEST_NAME = 28
