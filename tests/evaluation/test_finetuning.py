@@ -267,9 +267,9 @@ def test_several_encoders_and_tasks_share_a_folder_and_each_task_keeps_its_model
     assert not (tmp_path / "o" / "model").exists()
     models = sorted(path.name for path in (tmp_path / "o" / "models").iterdir())
     assert models == ["rte", "train", "wnli"]
-    assert (tmp_path / "o" / "models" / tmp_path.name / "model.safetensors").read_bytes() == first
-    assert f"{tmp_path.name}: random:demo was not run on it." in out
-    assert main(["predict", str(tmp_path / "o" / "models" / tmp_path.name), "dev.csv"]) == 0
+    assert (tmp_path / "o" / "models" / "train" / "model.safetensors").read_bytes() == first
+    assert "train: random:demo was not run on it." in out
+    assert main(["predict", str(tmp_path / "o" / "models" / "train"), "dev.csv"]) == 0
 
 
 def test_the_folder_of_a_model_never_leads_elsewhere_and_is_another_for_every_task():

@@ -74,7 +74,7 @@ def tuned(glue_folder, encoder_folder, tmp_path):
 
     def run(method, **changes):
         protocol = Protocol(epochs=2, batch_size=8, method=method, precision="fp32")
-        given = {"seeds": 1, "lrs": [1e-2], "out": tmp_path / "o", "protocol": protocol, **changes}
+        given = {"seeds": 1, "lrs": [1e-2], "out": tmp_path / "o", "protocol": protocol, "no_control": True, **changes}
         finetune(str(encoder_folder), task="rte", data=glue_folder, **given)
         return tmp_path / "o"
 
