@@ -33,7 +33,7 @@ from latemask.model.stock import complete_recipe, stock_config
 from latemask.recipe import FAMILIES, Recipe, find_recipe, load_recipe
 from latemask.run_folder import RunFolder
 from latemask.text.builtin import BuiltinReader
-from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, train_tokenizer, vocabulary_of
+from latemask.text.tokenizer import fill_vocabulary, load_tokenizer, tokenizer_digest, train_tokenizer, vocabulary_of
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors"]
 # What a config notes of where it comes from, which makes no other architecture.
@@ -251,7 +251,7 @@ def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
 def _untrained(given: str, config: Any, tokenizer: Any) -> Encoder:
     _refuse_larger(given, config, tokenizer)
     encoder = Encoder(given, None, config, tokenizer, "")
-    parts = encoder.architecture + tokenizer.backend_tokenizer.to_str()
+    parts = encoder.architecture + tokenizer_digest(tokenizer)
     return replace(encoder, checksum=hashlib.sha256(parts.encode()).hexdigest())
 
 

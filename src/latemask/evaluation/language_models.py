@@ -21,7 +21,7 @@ from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.model.load import is_ours, load_model
 from latemask.run_folder import PROGRESS, RunFolder, step_of
-from latemask.text.tokenizer import load_tokenizer
+from latemask.text.tokenizer import load_tokenizer, tokenizer_digest
 
 
 class HiddenTokens(ABC):
@@ -105,7 +105,7 @@ class LanguageModel:
 
     def untrained(self) -> LanguageModel:
         """Return the never-trained control: one draw, always the same."""
-        parts = self.hidden.architecture + self.tokenizer.backend_tokenizer.to_str()
+        parts = self.hidden.architecture + tokenizer_digest(self.tokenizer)
         set_all_seeds(0)
         control = self.hidden.untrained()
         digest = hashlib.sha256(f"untrained {parts}".encode()).hexdigest()

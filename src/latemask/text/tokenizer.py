@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from latemask.ground.errors import UserError
-from latemask.ground.files import write_json_atomically
+from latemask.ground.files import json_digest, write_json_atomically
 from latemask.text.reading import content_hash
 
 # RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
@@ -151,6 +151,12 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
             f"the tokenizer{where} has no {' and no '.join(missing)} token, which an encoder's tokenizer has"
         )
     return Vocabulary(size=len(tokenizer), special=tuple(sorted(tokenizer.all_special_ids)), **ids)
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Return a checksum of a tokenizer, but for how it cuts and pads: every call with other settings changes that."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    return json_digest({name: value for name, value in content.items() if name not in ("truncation", "padding")})
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
