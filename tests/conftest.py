@@ -43,7 +43,14 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedData
     return prepare([corpus], out=tmp_path_factory.mktemp("prepared") / "data", vocab_size=1000, validation=0.1)
 
 
-_LONG = ("faults/", "training/test_processes", "budget/test_memory", "test_readme", "text/test_preparing")
+_LONG = (
+    "test_architecture.py::test_mypy",
+    "faults/",
+    "training/test_processes",
+    "budget/test_memory",
+    "test_readme",
+    "text/test_preparing",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -75,3 +75,11 @@ def test_the_promised_names_are_there():
 
     assert all(map(callable, (LateMaskForPreTraining, EarlyMaskForPreTraining, prepare, pretrain, export)))
     assert all(hasattr(latemask, name) for name in latemask.__all__)
+
+
+def test_mypy_finds_nothing():
+    """As a test, so that it takes a core while others wait."""
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy"], cwd=Path(__file__).parent.parent, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stdout
