@@ -196,10 +196,33 @@ def test_sentences_that_are_too_long_are_left_out_and_counted(late, pairs, tmp_p
     assert "1 sentences have more than the 32 tokens" in " ".join(capsys.readouterr().err.split())
 
 
+def test_pairs_that_are_all_too_long_are_a_clear_line(late, tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text(f"good,bad\n{'of ' * 40},{'it ' * 40}\n")
+    with pytest.raises(UserError, match="takes 32 tokens: every pair is longer"):
+        grammar([str(late.path)], pairs=path, out=tmp_path / "out")
+
+
+def test_a_wrong_name_is_said_before_anything_is_scored(late, pairs, tmp_path):
+    with pytest.raises(UserError, match="gone"):
+        grammar([str(late.path), str(tmp_path / "gone")], pairs=pairs, out=tmp_path / "out")
+    assert not (tmp_path / "out" / "scores").exists()
+
+
 def test_a_model_whose_training_diverged_is_refused(data, pairs, tmp_path):
     stock(tmp_path / "nan", data, lambda model: next(model.parameters()).fill_(math.nan))
     with pytest.raises(UserError, match="gives no numbers"):
         grammar(str(tmp_path / "nan"), pairs=pairs, out=tmp_path / "out")
+
+
+def test_scores_of_other_pairs_that_were_not_finished_are_kept(late, pairs, tmp_path):
+    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    (tmp_path / "out" / "grammar.json").unlink()  # as if it had been killed before
+    (file,) = (tmp_path / "out" / "scores").iterdir()
+    before = file.read_bytes()
+    with pytest.raises(UserError, match="holds scores of other pairs, or by another --score"):
+        grammar([str(late.path)], pairs=pairs, score="word", out=tmp_path / "out")
+    assert file.read_bytes() == before
 
 
 def test_other_pairs_another_score_and_foreign_folders_are_refused(late, pairs, tmp_path):
@@ -231,11 +254,22 @@ def test_the_table_has_every_term_and_every_floor(late, data, pairs, tmp_path, c
     assert lines[0].count("good: ") == 2
 
 
+def test_models_that_are_added_later_stand_beside_the_first(late, data, pairs, tmp_path):
+    stock(tmp_path / "bert", data)
+    for model in (late.path, tmp_path / "bert"):
+        grammar([str(model)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    head, first, *_ = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
+    assert head.count("good: ") == 2
+    assert not first.endswith(",")
+    assert len(read_record(tmp_path / "out")["models"]) == 2
+
+
 def test_a_record_that_was_damaged_is_named(late, pairs, tmp_path):
     grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
     path = tmp_path / "out" / "grammar.json"
     shutil.copy(path, tmp_path / "copy.json")
-    for content in ("", "[]", path.read_text().replace('"mean"', '"main"'), path.read_text()[:-20]):
+    whole = path.read_text()
+    for content in ("", "[]", whole.replace('"mean"', '"main"'), whole.replace('"step"', '"stop"'), whole[:-20]):
         path.write_text(content)
         with pytest.raises(UserError, match="is damaged, or no grammar record"):
             read_record(tmp_path / "out")
@@ -257,8 +291,8 @@ def test_a_tie_counts_one_half_and_errors_are_those_of_a_share():
     ("mean", "words"),
     [
         (60.0, ["8.0 above word frequencies (52.0)", "10.0 above never trained (50.0)"]),
-        (51.0, ["not told apart from word frequencies", "1.0 above", "shows no grammar that these do not have"]),
-        (45.0, ["7.0 BELOW word frequencies (52.0)", "5.0 BELOW never trained (50.0)", "shows no grammar"]),
+        (51.0, ["not told apart from word frequencies", "1.0 above", "shows no grammar beyond word frequencies"]),
+        (45.0, ["7.0 BELOW word frequencies (52.0)", "5.0 BELOW never trained", "word frequencies and never trained"]),
     ],
 )
 def test_the_words_agree_with_the_numbers(mean, words):

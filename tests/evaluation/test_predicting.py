@@ -107,7 +107,7 @@ def test_a_file_is_written_whole_or_not_at_all(classifier, tmp_path, predict):
     assert (code, out) == (0, "")
     assert (tmp_path / "b.tsv").read_text().endswith("\tgood film\n")
     code, _, err = predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "a.txt")
-    assert (code, "is the file to label" in err) == (2, True)
+    assert (code, "is a file to read" in err) == (2, True)
     code, _, err = predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "b.tsv")
     assert (code, "is there already" in err) == (2, True)
     assert predict(classifier, tmp_path / "a.txt", "--out", tmp_path / "b.tsv", "--overwrite")[0] == 0

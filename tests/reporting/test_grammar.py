@@ -13,11 +13,20 @@ from latemask.run_folder import RunFolder
 
 
 def entry(name, run=None, step=None, mean=60.0, identity=None):
-    terms = {"<b>islands</b>": {"mean": mean, "error": 0.4}}
+    terms = {"<b>islands</b>": {"mean": mean, "error": 0.4, "unigram": 55.0, "untrained": 50.0}}
     own = None if run is None else encoder_checksum(RunFolder(run).model)
     floors = {"unigram": 55.0, "untrained": 50.0, "errors_of_floors": {"unigram": 0.2, "untrained": 0.3}}
     where = {"run": None if run is None else str(run.resolve()), "identity": identity or own or name, "step": step}
-    return {"model": name, **where, "mean": mean, "error": 0.2, "pairs": 1000, "terms": terms, **floors}
+    return {
+        "model": name,
+        **where,
+        "mean": mean,
+        "error": 0.2,
+        "pairs": 1000,
+        "terms": terms,
+        "paradigms": {},
+        **floors,
+    }
 
 
 def write(path, *models, name="blimp", score="token"):

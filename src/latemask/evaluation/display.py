@@ -156,9 +156,8 @@ def _warnings(results: Results) -> Iterable[str]:
                 yield f"{task}, {printable(encoder)}: texts cut to the encoder's length: {counts}"
         if doubled := {split: found["rows"] for split, found in record.get("overlap", {}).items() if found["rows"]}:
             counts = ", ".join(f"{count:,} of {split}" for split, count in doubled.items())
-            yield f"{task}: rows that stand in train, too: {counts}"
-        if words := record.get("in_corpus"):
-            yield f"{task}: {words}"
+            yield f"{task}: rows that stand in the training file, too: {counts}"
+        yield from (f"{task}, {where}: {words}" for where, words in record.get("in_corpus", {}).items())
     precisions = Counter(trial.precision for trial in results.trials)
     if len(precisions) > 1:
         runs = ", ".join(f"{count} in {name}" for name, count in precisions.items())

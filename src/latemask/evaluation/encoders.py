@@ -171,7 +171,7 @@ def controls_for(encoders: Sequence[Encoder]) -> list[Encoder]:
 def _trained(given: str) -> Encoder:
     folder = _folder(given)
     config, tokenizer = encoder_config(given, str(folder)), load_tokenizer(folder)
-    _refuse_larger(given, config, tokenizer)
+    refuse_larger(given, config, tokenizer)
     return Encoder(given, folder, config, tokenizer, encoder_checksum(folder))
 
 
@@ -190,7 +190,8 @@ def encoder_config(given: str, folder: str) -> Any:
     return config
 
 
-def _refuse_larger(given: str, config: Any, tokenizer: Any) -> None:
+def refuse_larger(given: str, config: Any, tokenizer: Any) -> None:
+    """A piece that has no vector cannot be read."""
     if len(tokenizer) > config.vocab_size:
         raise UserError(
             f"the tokenizer of '{printable(given)}' has {len(tokenizer):,} pieces and its encoder "
@@ -249,7 +250,7 @@ def _random(given: str, tokenizer: str | None, shared: Any) -> Encoder:
 
 
 def _untrained(given: str, config: Any, tokenizer: Any) -> Encoder:
-    _refuse_larger(given, config, tokenizer)
+    refuse_larger(given, config, tokenizer)
     encoder = Encoder(given, None, config, tokenizer, "")
     parts = encoder.architecture + tokenizer_digest(tokenizer)
     return replace(encoder, checksum=hashlib.sha256(parts.encode()).hexdigest())

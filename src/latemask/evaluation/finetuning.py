@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from latemask.evaluation.contamination import found_in, open_corpora
+from latemask.evaluation.contamination import corpora_of, found_in, open_corpora
 from latemask.evaluation.display import show, write_tables
 from latemask.evaluation.glue_files import load_glue
 from latemask.evaluation.identity import RANDOM
@@ -17,7 +17,6 @@ from latemask.evaluation.results import RESULTS, Results, results_in
 from latemask.evaluation.tasks import GLUE, Task
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError, nearest
-from latemask.text.prepared import PreparedData
 
 _MOST_NAMES = 3  # in the name of a folder
 
@@ -95,16 +94,18 @@ def tabulate(
     from latemask.evaluation.grid import model_folders, refuse_settings, run_grid
 
     tasks = [task.limited(protocol.max_train) for task in tasks]
+    if protocol.class_weights != "none" and (numbers := [task.name for task in tasks if task.kind == "regression"]):
+        say(f"--class-weights: {', '.join(numbers)} has no classes, and is trained as without")
     opened = open_encoders([encoders] if isinstance(encoders, str) else encoders, tokenizer)
     refuse_settings(protocol, opened, lrs)
     controls = controls_for(opened) if has_control else []
-    in_corpus = _looked_up(tasks, open_corpora(corpus, [encoder.name for encoder in opened]))
+    in_corpus = _looked_up(tasks, corpus, [encoder.name for encoder in opened if not encoder.is_random])
     with results_in(out, protocol, overwrite) as results:
         for control in controls:
             say(f"{control.name}: the same architecture, never trained, runs beside it (not with --no-control)")
         run_grid([*opened, *controls], tasks, lrs, seeds, results, keep)
         for name, words in in_corpus.items():
-            results.tasks[name]["in_corpus"] = words
+            results.tasks[name].setdefault("in_corpus", {}).update(words)
         write_tables(results)
     show(results)
     say(f"results: {out / RESULTS}, .md and .csv")
@@ -114,14 +115,23 @@ def tabulate(
     return results
 
 
-def _looked_up(tasks: Sequence[Task], corpora: Sequence[PreparedData]) -> dict[str, str]:
-    """Say, for each task, how much of dev stands in the pre-training text; nothing where that is not known."""
-    said = {}
+def _looked_up(
+    tasks: Sequence[Task], corpus: Sequence[Path] | None, encoders: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Say how much of each task's dev stands in the pre-training text; by task and corpus."""
+    for encoder in () if corpus else encoders:
+        if not corpora_of(encoder):
+            unknown = "its pre-training text is not known or gone; whether dev is in it cannot be told"
+            say(f"{printable(encoder)}: {unknown} (--corpus DATA)")
+    corpora = open_corpora(corpus, encoders)
+    where = ", ".join(printable(str(data.folder)) for data in corpora)
+    said: dict[str, dict[str, str]] = {}
     for task in tasks if corpora else ():
         texts = [" ".join(text) if isinstance(text, list) else text for text in task.dev.texts]
         rows = texts if task.dev.pairs is None else list(zip(texts, task.dev.pairs, strict=True))
-        said[task.name] = found_in(corpora, rows).words("rows of dev")
-        say(f"{task.name}: {said[task.name]}")
+        words = found_in(corpora, rows).words("rows of dev")
+        said[task.name] = {where: words}
+        say(f"{task.name}, {where}: {words}")
     return said
 
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latemask.evaluation.contamination import found_in, open_corpora
-from latemask.evaluation.grammar_results import RECORD, SCORES, TABLE, Accuracies, GrammarStudy, Score
+from latemask.evaluation.grammar_results import (
+    FLOORS,
+    RECORD,
+    SCORES,
+    TABLE,
+    UNIGRAM,
+    UNTRAINED,
+    Accuracies,
+    GrammarStudy,
+    Score,
+)
 from latemask.evaluation.minimal_pairs import read_pairs
 from latemask.ground.console import json_line, printable, say
 from latemask.ground.errors import UserError
@@ -22,9 +32,7 @@ if TYPE_CHECKING:
     from latemask.evaluation.pseudo_likelihood import Sentences
     from latemask.text.prepared import PreparedData
 
-_UNIGRAM, _UNTRAINED = "unigram", "untrained"
 _PAIRS_OF_A_PARADIGM = 50  # for the never-trained floor: it is near chance, and costs as much as the model
-FLOORS = {_UNIGRAM: "word frequencies", _UNTRAINED: "never trained"}
 
 
 def grammar(
@@ -58,8 +66,7 @@ def grammar(
     try:
         study = GrammarStudy(out, asked, score)
         found = []
-        for name in names:
-            model = open_language_model(name)
+        for model in [open_language_model(name) for name in names]:  # all first: a wrong name costs no hour
             found.append(_judged(model, study, untrained, corpus))
             study.keep(found[-1])
             _write_table(study)
@@ -99,14 +106,17 @@ def _judged(
     if overlap:
         say(f"{printable(model.name)}: {overlap.words('pairs')}")
     by_model = study.scores(model, sentences)
-    accuracies = Accuracies.of(study.pairs, study.differences(by_model))
+    differences = study.differences(by_model)
+    accuracies = Accuracies.of(study.pairs, differences)
+    if not accuracies.count:
+        raise UserError(f"'{printable(model.name)}' takes {model.longest} tokens: every pair is longer")
     floors: dict[str, Accuracies | None] = dict.fromkeys(FLOORS)
     if (counts := _counts(model, corpora)) is not None:
-        floors[_UNIGRAM] = Accuracies.of(study.pairs, study.differences(_by_frequency(sentences, counts, by_model)))
+        floors[UNIGRAM] = Accuracies.of(study.pairs, study.differences(_by_frequency(sentences, counts, by_model)))
     if with_untrained:
-        by_control = study.scores(model.untrained(), sentences, study.sample(_PAIRS_OF_A_PARADIGM))
-        floors[_UNTRAINED] = Accuracies.of(study.pairs, study.differences(by_control))
-    study.note(model, by_model)
+        sample = study.sample(_PAIRS_OF_A_PARADIGM, differences)
+        by_control = study.scores(model.untrained(), sentences, sample)
+        floors[UNTRAINED] = Accuracies.of(study.pairs, study.differences(by_control))
     return {
         "model": model.label,
         "identity": model.checksum,
@@ -201,7 +211,8 @@ def verdict(model: dict[str, Any]) -> str:
             words.append(f"{-gap:.1f} BELOW {floor}")
         else:
             words.append(f"not told apart from {floor}")
-    end = "" if above == known else "; it shows no grammar that these do not have"
+    level = [FLOORS[name] for name in known if name not in above]
+    end = f"; it shows no grammar beyond {' and '.join(level)}" if level else ""
     return f"{said}; {', '.join(words)}{end}" if words else said
 
 

@@ -15,7 +15,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 RECORD, TABLE, EVERY_PAIR, SCORES = "grammar.json", "grammar.md", "pairs.csv", "scores"
 Score = Literal["token", "word"]
+UNIGRAM, UNTRAINED = "unigram", "untrained"
+FLOORS = {UNIGRAM: "word frequencies", UNTRAINED: "never trained"}
 _SECONDS_BETWEEN_WRITES = 20.0
 _TIE = 1e-5  # nats: less is rounding
+_OTHER = "other pairs, or by another --score; choose another --out"
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,6 @@ class GrammarStudy:
     out: Path
     pairs: MinimalPairs
     score: Score
-    by_model: dict[str, list[float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sentences = list(dict.fromkeys([*self.pairs.good, *self.pairs.bad]))
@@ -124,18 +126,16 @@ class GrammarStudy:
         if (self.out / RECORD).exists():
             record = read_record(self.out / RECORD)
             if (record["pairs"]["identity"], record["score"]) != (self.pairs.identity, self.score):
-                raise UserError(
-                    f"{printable(str(self.out))} holds results of other pairs, or by another --score; "
-                    "choose another --out"
-                )
+                raise UserError(f"{printable(str(self.out))} holds results of {_OTHER}")
         record["made_by"].append(provenance())
         return record
 
-    def sample(self, most: int) -> list[int]:
-        """Return the sentences of at most so many pairs of each paradigm, at even distances."""
+    def sample(self, most: int, differences: Sequence[float | None]) -> list[int]:
+        """Return the sentences of at most so many scored pairs of each paradigm, at even distances."""
         by_paradigm: dict[tuple[str, str], list[int]] = {}
         for row, paradigm in enumerate(self.pairs.paradigms):
-            by_paradigm.setdefault(paradigm, []).append(row)
+            if differences[row] is not None:
+                by_paradigm.setdefault(paradigm, []).append(row)
         rows = [row for own in by_paradigm.values() for row in own[:: -(-len(own) // most)]]
         return sorted({number for row in rows for number in (self.good[row], self.bad[row])})
 
@@ -147,7 +147,7 @@ class GrammarStudy:
         from latemask.evaluation.pseudo_likelihood import score_chunk
         from latemask.text.progress import ProgressWatch
 
-        kept = KeptScores(self.out / SCORES / f"{model.checksum[:16]}.json", model.checksum, self)
+        kept = KeptScores(self, model.checksum)
         numbers = range(len(sentences)) if numbers is None else numbers
         chunks = sentences.chunks(numbers, model.longest)
         done = {number for number, chunk in enumerate(chunks) if kept.values[chunk[0]] is not None}
@@ -174,10 +174,6 @@ class GrammarStudy:
         both = ((scores[good], scores[bad]) for good, bad in zip(self.good, self.bad, strict=True))
         return [None if good is None or bad is None else good - bad for good, bad in both]
 
-    def note(self, model: LanguageModel, scores: list[float | None]) -> None:
-        """Remember what a model said, for the table of pairs."""
-        self.by_model[model.label] = scores
-
     def keep(self, entry: dict[str, Any]) -> None:
         """Write down what came out; the same model is written once."""
         others = [other for other in self.record["models"] if other["identity"] != entry["identity"]]
@@ -188,10 +184,11 @@ class GrammarStudy:
     def _every_pair(self) -> str:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        columns = [f"{side}: {name}" for name in self.by_model for side in ("good", "bad")]
+        models = {model["model"]: KeptScores(self, model["identity"]).values for model in self.record["models"]}
+        columns = [f"{side}: {name}" for name in models for side in ("good", "bad")]
         writer.writerow(["term", "paradigm", "good", "bad", *columns])
         for row, (good, bad) in enumerate(zip(self.good, self.bad, strict=True)):
-            scores = [values[side] for values in self.by_model.values() for side in (good, bad)]
+            scores = [values[side] for values in models.values() for side in (good, bad)]
             shown = ["" if value is None else f"{value:.5f}" for value in scores]
             writer.writerow([*self.pairs.paradigms[row], self.sentences[good], self.sentences[bad], *shown])
         return file.getvalue()
@@ -200,18 +197,20 @@ class GrammarStudy:
 class KeptScores:
     """The scores of sentences by one model, on disk as far as they are."""
 
-    def __init__(self, path: Path, checksum: str, study: GrammarStudy):
-        self.path, self.written = path, time.monotonic()
+    def __init__(self, study: GrammarStudy, checksum: str):
+        self.path, self.written = study.out / SCORES / f"{checksum[:16]}.json", time.monotonic()
         self.of = {"model": checksum, "pairs": study.pairs.identity, "score": study.score}
         self.values: list[float | None] = [None] * len(study.sentences)
-        if path.exists():
+        if self.path.exists():
             self._read()
 
     def _read(self) -> None:
         try:
             record = json.loads(self.path.read_text("utf-8"))
-            if record.pop("sha256") != json_digest(record) or record["of"] != self.of:
+            if record.pop("sha256") != json_digest(record):
                 raise ValueError
+            if record["of"] != self.of:
+                raise UserError(f"{printable(str(self.path))} holds scores of {_OTHER}")
             self.values = record["values"]
         except (ValueError, LookupError, TypeError, AttributeError):
             say(f"{printable(str(self.path))} is damaged; what it held is scored again")
@@ -241,9 +240,7 @@ def read_record(path: Path) -> dict[str, Any]:
         if record["format"] != FORMAT:
             raise UserError(f"{path}: a grammar record of format {record['format']}, this latemask reads {FORMAT}")
         for model in record["models"]:
-            numbers = [model["mean"], model["error"], *(term["mean"] for term in model["terms"].values())]
-            if not all(math.isfinite(number) for number in numbers) or not isinstance(model["identity"], str):
-                raise ValueError
+            _check_model(model)
         str(record["pairs"]["identity"]), str(record["score"]), list(record["made_by"])
         return record
     except FileNotFoundError:
@@ -252,3 +249,16 @@ def read_record(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{printable(str(path))} is damaged, or no grammar record of latemask; put it right or move it away"
         ) from None
+
+
+def _check_model(model: dict[str, Any]) -> None:
+    """Raise something if what is used later is missing or of another kind."""
+    floors = [name for name in FLOORS if model[name] is not None]
+    numbers = [model["mean"], model["error"], model["pairs"], *(model[name] for name in floors)]
+    numbers += [model["errors_of_floors"][name] for name in floors]
+    for term in model["terms"].values():
+        numbers += [term["mean"], term["error"], *(term[name] for name in floors if term[name] is not None)]
+    names = [model["model"], model["identity"], *([] if model["run"] is None else [model["run"]])]
+    is_whole = all(math.isfinite(number) for number in numbers) and all(isinstance(name, str) for name in names)
+    if not is_whole or not isinstance(model["step"], (int, type(None))) or not isinstance(model["paradigms"], dict):
+        raise ValueError

@@ -217,6 +217,6 @@ class GridProgress(Observer):
 
     def _line(self) -> None:
         self.last_line = time.monotonic()
-        left = (self.last_line - self.started) / max(self.done, 1) * (self.total - self.done)
+        left = (self.last_line - self.started) / max(self.done, 1) * max(self.total - self.done, 0)
         minutes, seconds = divmod(round(left), 60)
         say(f"{self._text()}  left {minutes // 60}:{minutes % 60:02}:{seconds:02}")

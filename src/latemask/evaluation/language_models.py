@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM
 from transformers import set_seed as set_all_seeds
 
-from latemask.evaluation.encoders import encoder_config, from_hub, load_whole, longest_input
+from latemask.evaluation.encoders import encoder_config, from_hub, load_whole, longest_input, refuse_larger
 from latemask.evaluation.identity import encoder_checksum
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
@@ -158,6 +158,7 @@ def _stock(given: str, folder: Path) -> LanguageModel:
             ) from None
         raise error
     tokenizer = load_tokenizer(folder)
+    refuse_larger(given, config, tokenizer)
     if tokenizer.mask_token_id is None:
         raise UserError(f"the tokenizer of '{printable(given)}' has no mask token")
     return LanguageModel(

@@ -31,12 +31,17 @@ def f1(labels: Values, predictions: Values) -> float:
 
 def macro_f1(labels: Values, predictions: Values) -> float:
     """Mean of the classes' F1."""
-    return float(sklearn.f1_score(labels, predictions, average="macro", zero_division=0))
+    return float(sklearn.f1_score(labels, predictions, average=_averaged("macro", labels), zero_division=0))
 
 
 def micro_f1(labels: Values, predictions: Values) -> float:
     """F1 over all labels of all rows together."""
-    return float(sklearn.f1_score(labels, predictions, average="micro", zero_division=0))
+    return float(sklearn.f1_score(labels, predictions, average=_averaged("micro", labels), zero_division=0))
+
+
+def _averaged(how: str, labels: Values) -> str:
+    """Several labels a row, of which there is only one: scikit-learn would take its absence for a class."""
+    return "binary" if np.ndim(labels) == 2 and np.shape(labels)[1] == 1 else how
 
 
 def matthews(labels: Values, predictions: Values) -> float:

@@ -14,7 +14,7 @@ from latemask.evaluation.tables import open_source, read_table, whole_lines
 from latemask.evaluation.tasks import Examples
 from latemask.ground.console import json_line, printable, say
 from latemask.ground.errors import UserError
-from latemask.ground.files import write_text_atomically
+from latemask.ground.files import refuse_or_pass, write_text_atomically
 
 STANDARD_INPUT = "-"
 _INPUT_NAME = "standard input"
@@ -50,8 +50,10 @@ def predict(
         json: Write JSON lines instead of tab-separated text; a classifier's have every class's probability.
         overwrite: Replace a file that --out names.
     """
+    if out is not None and str(file) == STANDARD_INPUT:
+        raise UserError("standard input is labelled as it comes: leave --out away, and write > FILE behind the command")
     if out is not None:
-        _refuse_or_pass(Path(out), Path(file), overwrite)
+        refuse_or_pass(Path(out), [Path(file)], overwrite)
     predictor = Predictor(Path(model))
     if scores and predictor.kind == "regression":
         raise UserError("--scores: a regression gives one number, and no probabilities")
@@ -73,15 +75,6 @@ def predict(
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(Path(out), "".join(f"{line}\n" for line in lines))
     return found
-
-
-def _refuse_or_pass(out: Path, file: Path, overwrite: bool) -> None:
-    if out.resolve() == file.resolve():
-        raise UserError(f"--out {printable(str(out))} is the file to label; choose another")
-    if out.is_dir():
-        raise UserError(f"--out {printable(str(out))} is a folder; name a file")
-    if out.exists() and not overwrite:
-        raise UserError(f"{printable(str(out))} is there already; choose another --out or pass --overwrite")
 
 
 def _write(lines: list[str]) -> None:

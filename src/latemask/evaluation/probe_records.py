@@ -104,6 +104,8 @@ def _checked(record: dict[str, Any]) -> ProbeRecord:
     )
     _must(all(isinstance(text, str) for text in (found.encoder, found.identity, found.objective or "", found.text)))
     _must(bool(found.probes))
+    names = [[layer.layer for layer in probe.layers] for probe in found.probes]
+    _must(all(layers == names[0] for layers in names))
     return found
 
 

@@ -86,7 +86,9 @@ def own_text(inputs: Sequence[str | Path], text_field: str = "text", label: str 
     sources = find_sources(inputs)
     name = ", ".join(source.path for source in sources[:3]) + (f" and {len(sources) - 3} more" * (len(sources) > 3))
     if label is not None:
-        return ProbeText([document for s in sources for document in _labelled(s, text_field, label)], "label", name)
+        most = _MOST_CHARACTERS // len(sources)
+        labelled = [document for source in sources for document in _labelled(source, text_field, label, most)]
+        return ProbeText(list(_stretches(labelled)), "label", name)
     names = [Path(source.path).name for source in sources]
     origins = names if len(set(names)) == len(names) else [source.path for source in sources]
     most = _MOST_CHARACTERS // len(sources)
@@ -98,9 +100,13 @@ def own_text(inputs: Sequence[str | Path], text_field: str = "text", label: str 
     return ProbeText(documents, "file", name)
 
 
-def _labelled(source: Source, text_field: str, label: str) -> Iterator[Document]:
-    table = read_table(source.location)
+def _labelled(source: Source, text_field: str, label: str, most: int) -> Iterator[Document]:
+    table, left = read_table(source.location), most
     for text, origin in zip(table.texts(text_field, "--text-field"), table.texts(label, "--label"), strict=True):
+        if left <= 0:
+            say(f"{source.label}: the probes are made of its first {most:,} characters")
+            return
+        left -= len(text)
         if origin and (found := list(paragraphs(text))):
             yield Document(origin, found)
 

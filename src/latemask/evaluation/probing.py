@@ -27,8 +27,8 @@ from latemask.evaluation.probe_records import (
 from latemask.evaluation.probe_tasks import FEWEST_EXAMPLES, ProbeTask, probe_tasks
 from latemask.evaluation.probe_text import ProbeText, builtin_text, own_text
 from latemask.evaluation.results import provenance
-from latemask.ground.console import printable
 from latemask.ground.errors import UserError
+from latemask.ground.files import refuse_or_pass
 from latemask.ground.tables import show_table
 from latemask.recipe import load_recipe
 from latemask.run_folder import RunFolder
@@ -37,6 +37,7 @@ from latemask.text.progress import ProgressWatch
 _TEST_SHARE = 0.25
 _STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 _KEPT_VARIANCE = 0.999
+_FEWEST_DOCUMENTS = 8  # of which six are to learn from, in three parts
 _PASSAGE = 4  # sentences
 
 
@@ -53,6 +54,7 @@ def probe(
     tokenizer: str | None = None,
     out: Path | None = None,
     json: bool = False,
+    overwrite: bool = False,
 ) -> ProbeRecord:
     """Probe a frozen encoder on small tasks made from text, against a random encoder.
 
@@ -68,6 +70,7 @@ def probe(
         tokenizer: Tokenizer for a random: encoder.
         out: File to write the record to, as JSON.
         json: Print the record instead of tables.
+        overwrite: Replace a file that --out names.
     """
     if examples < FEWEST_EXAMPLES:
         raise UserError(f"--examples {examples}: a probe needs {FEWEST_EXAMPLES} at least")
@@ -75,8 +78,8 @@ def probe(
         raise UserError(f"--splits {splits}: one at least")
     if text is None and label is not None:
         raise UserError("--label is a column of the files that --text gives, and there is no --text")
-    if out is not None and Path(out).is_dir():
-        raise UserError(f"--out {printable(str(out))} is a folder; give the file to write")
+    if out is not None:
+        refuse_or_pass(Path(out), [Path(file) for file in text or ()], overwrite)
     from latemask.evaluation.encoders import open_encoders  # not for --help: it loads torch
 
     (opened,), objective = open_encoders([encoder], tokenizer), _objective(encoder)
@@ -148,6 +151,9 @@ def accuracies(vectors: list[np.ndarray], task: ProbeTask, splits: int) -> list[
     from sklearn.model_selection import GroupShuffleSplit  # not for --help
     from threadpoolctl import threadpool_limits
 
+    if (documents := len(np.unique(task.groups))) < _FEWEST_DOCUMENTS:
+        needed = f"{_FEWEST_DOCUMENTS} documents or long stretches of them"
+        raise UserError(f"the probe '{task.name}' needs {needed} to learn from and to test on, not {documents}")
     drawn = GroupShuffleSplit(splits, test_size=_TEST_SHARE, random_state=0).split(vectors[0], task.labels, task.groups)
     with threadpool_limits(1):  # matrices this small lose by a second thread, and much: 12 seconds against 1
         return [_accuracy(vectors, task, train, test) for train, test in drawn]

@@ -109,7 +109,7 @@ class Results:
             _must(isinstance(record["part"], str) and all(isinstance(name, str) for name in record["headline"]))
             _must(all(sum(splits.values()) >= 0 for splits in record["cut"].values()))
             _must(all(found["rows"] >= 0 for found in record.get("overlap", {}).values()))
-            _must(isinstance(record.get("in_corpus", ""), str))
+            _must(all(isinstance(words, str) for words in record.get("in_corpus", {}).values()))
         for floor in (floor for task in self.tasks for floor in self.floors(task)):
             _must(isinstance(floor.name, str) and isinstance(floor.words, str))
             _must(math.isfinite(floor.score) and isinstance(floor.metrics, dict))
@@ -120,9 +120,10 @@ class Results:
     def begin(cls, path: Path, protocol: Protocol) -> Results:
         """Go on with a file, or start one; refuse one that was made under another protocol."""
         results = cls.read(path) if path.exists() else cls(path, protocol)
-        if not results.trials:  # nothing that another protocol could be mixed with
-            results = cls(path, protocol, made_by=results.made_by)
-        elif changed := protocol.differences(asdict(results.protocol)):
+        changed = protocol.differences(asdict(results.protocol))
+        if not results.trials:  # nothing that another protocol could be mixed with; floors are kept
+            results = cls(path, protocol, tasks={} if changed else results.tasks, made_by=results.made_by)
+        elif changed:
             raise UserError(
                 f"{printable(str(path))} holds results of another protocol ({'; '.join(changed)}); "
                 "choose another --out or pass --overwrite"
@@ -133,7 +134,10 @@ class Results:
     def enter(self, encoder: dict[str, Any], task: dict[str, Any]) -> None:
         """Write down an encoder and a task, or refuse one that is no longer the same."""
         for known, new in ((self.encoders, encoder), (self.tasks, task)):
-            if known.setdefault(new["name"], new)["identity"] != new["identity"]:
+            is_other = known.setdefault(new["name"], new)["identity"] != new["identity"]
+            if is_other and not self.trials:
+                known[new["name"]] = new
+            elif is_other:
                 raise UserError(
                     f"'{printable(new['name'])}' is not what it was when {printable(str(self.path))} was begun; "
                     "choose another --out or pass --overwrite"

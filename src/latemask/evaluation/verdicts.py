@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latemask.evaluation.floors import CONSTANT, FREQUENT_TAG, TFIDF
 from latemask.evaluation.results import Results
@@ -16,6 +16,7 @@ from latemask.ground.console import printable
 APART = "the ranges do not overlap"
 _OVERLAP = "the ranges overlap, so seeds alone could make this difference"
 _ONE_RUN = "one run has no range, so seeds alone could make this difference"
+_OTHER_SHAPE = "its architecture does as well without pre-training"
 # What a floor is called in a sentence, and what it does that an encoder should do better.
 _CALLED = {
     CONSTANT: ("the majority class or mean", "an answer that reads nothing"),
@@ -33,7 +34,7 @@ class Standing:
     by_seed: Sequence[float] = ()
     """Not rounded; of a floor none."""
     meaning: str = ""
-    """Of a floor: what does as well as an encoder that does not beat it."""
+    """Of a floor: what does as well as an encoder that does not beat it. Of another architecture's control: that."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.score:.1f})"
@@ -45,7 +46,7 @@ class Field:
 
     trained: dict[str, Standing]
     floors: dict[str, list[Standing]]
-    """What each trained encoder is held against: the task's floors, and controls of its architecture if there are."""
+    """What each trained encoder is held against: the task's floors, and all that was never trained."""
 
     def is_above(self, encoder: str) -> bool:
         """Whether an encoder beats all its floors."""
@@ -85,8 +86,12 @@ def _field(results: Results, task: str) -> Field:
         fixed.append(Standing(called, as_shown(floor.score), meaning=meaning))
     trained = {name: standing for name, standing in standings.items() if name not in controls}
     shapes = {name: results.encoders[name].get("architecture") for name in found}
-    same = {name: [other for other in controls if shapes[other] == shapes[name]] or controls for name in trained}
-    return Field(trained, {name: fixed + [standings[other] for other in same[name]] for name in trained})
+
+    def control(other: str, name: str) -> Standing:
+        is_same = None in (shapes[other], shapes[name]) or shapes[other] == shapes[name]
+        return standings[other] if is_same else replace(standings[other], meaning=_OTHER_SHAPE)
+
+    return Field(trained, {name: fixed + [control(other, name) for other in controls] for name in trained})
 
 
 def _of_task(field: Field) -> Iterator[str]:
@@ -149,10 +154,10 @@ def _beside_floor(encoder: Standing, floor: Standing) -> str:
         return f"{encoder} is {where} {floor}: {floor.meaning} is {is_good} for this task."
     control = f"the never-trained control {floor}"
     if below > 0:
-        sure = certainty(floor.by_seed, encoder.by_seed)
-        return f"{encoder} is {below:.1f} points BELOW {control}: pre-training hurts here; {sure}."
+        sure, what = certainty(floor.by_seed, encoder.by_seed), floor.meaning or "pre-training hurts here"
+        return f"{encoder} is {below:.1f} points BELOW {control}: {what}; {sure}."
     if not below:
-        return f"{encoder} is level with {control}: pre-training shows nothing here."
+        return f"{encoder} is level with {control}: {floor.meaning or 'pre-training shows nothing here'}."
     return f"{encoder} is {-below:.1f} points above {control}, but {certainty(encoder.by_seed, floor.by_seed)}."
 
 

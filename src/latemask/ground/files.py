@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,16 @@ def remove_folder(folder: Path) -> None:
     elif folder.exists():
         folder.rename(doomed)
         shutil.rmtree(doomed)
+
+
+def refuse_or_pass(out: Path, inputs: Iterable[Path], overwrite: bool) -> None:
+    """Refuse to write a file over what is read, over a folder or, unasked, over anything."""
+    if any(out.resolve() == file.resolve() for file in inputs):
+        raise UserError(f"--out {out} is a file to read; choose another")
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file")
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} is there already; choose another --out or pass --overwrite")
 
 
 def exclusive_lock(file: Path, busy: str) -> FileLock:

@@ -53,16 +53,17 @@ def _table(rows: Rows, corner: str) -> Table:
 
 def probe_figures(probes: Probes) -> list[Figure]:
     """Effective rank layer by layer, a line for every encoder."""
-    ranks = {record.encoder: record.rank for record in probes.records if record.rank is not None}
+    ranked = [record for record in probes.records if record.rank is not None]
+    ranks = [record.rank for record in ranked if record.rank is not None]
     if not ranks:
         return []
     with style("rank") as pyplot:
         drawing, axis = pyplot.subplots(figsize=(4.6, 3.6), layout="constrained")
-        entries = dict(zip(fitting([printable(name) for name in ranks]), looks(len(ranks)), strict=True))
-        for rank, look in zip(ranks.values(), entries.values(), strict=True):
+        entries = dict(zip(fitting([printable(record.encoder) for record in ranked]), looks(len(ranks)), strict=True))
+        for rank, look in zip(ranks, entries.values(), strict=True):
             layers = [layer.layer for layer in rank.encoder]
             axis.plot(layers, [100 * layer.clean for layer in rank.encoder], linewidth=1.2, markersize=4.5, **look)
-        control = next(iter(ranks.values())).random
+        control = ranks[0].random
         never = {"color": INK, "linestyle": (0, (5, 2))}
         axis.plot([one.layer for one in control], [100 * one.clean for one in control], linewidth=1, **never)
         axis.set(xlabel="layer", ylabel="effective rank, % of the width", ylim=(0, None))
