@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from latemask.evaluation.language_models import HiddenAtInput, HiddenByObjective, LanguageModel
-from latemask.evaluation.pseudo_likelihood import score_chunk, tokenized
+from latemask.evaluation.pseudo_likelihood import score_chunk, scored, tokenized
 from tests.conftest import FAMILIES, KINDS, joining, make_model, tiny_recipe
 
 TEXTS = ["Return the value of the key.", "The lists are sorted.", "Values of a dictionary", "It is not.", "Is"]
@@ -125,3 +125,20 @@ def test_a_uniform_model_gives_every_token_the_same(data):
     sentences = tokenized(TEXTS, data.tokenizer)
     counts = [int((words >= 0).sum()) for words in sentences.words]
     assert scores(opened(Uniform(), data)) == pytest.approx([-np.log(1000) * count for count in counts])
+
+
+def test_threads_share_the_work_and_change_nothing(data):
+    config = AutoConfig.for_model("bert", vocab_size=data.vocabulary.size, hidden_size=32, num_hidden_layers=1)
+    config.num_attention_heads = 2
+    model = opened(HiddenAtInput(opinionated(AutoModelForMaskedLM.from_config(config))), data)
+    sentences = tokenized([f"{text} {number}" for text in TEXTS for number in range(20)], data.tokenizer)
+    chunks = [[number] for number in range(len(sentences))]
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = list(scored(model, sentences, chunks, "token"))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    with torch.inference_mode():
+        assert found == [score_chunk(model, sentences, chunk, "token") for chunk in chunks]

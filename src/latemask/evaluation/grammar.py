@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from latemask.evaluation.pseudo_likelihood import Sentences
     from latemask.text.prepared import PreparedData
 
-_PAIRS_OF_A_PARADIGM = 50  # for the never-trained floor: it is near chance, and costs as much as the model
+_PAIRS_OF_A_PARADIGM = 25  # for the never-trained floor: it is near chance, and costs as much as the model
 
 
 def grammar(
@@ -52,7 +52,7 @@ def grammar(
         pairs: Table with good and bad (and term, paradigm), or a folder of such: BLiMP's as it is published.
         score: How a token is hidden: alone, or by word, with the rest of its word.
         out: Folder to write; by default grammar-results/ and the name of the pairs. The same command goes on there.
-        untrained: Score the same architecture, never trained, beside each model, on 50 pairs of each paradigm.
+        untrained: Score the same architecture, never trained, beside each model, on 25 pairs of each paradigm.
         corpus: Data folders to count words in and to look the pairs up in; by default those of the model's run.
         json: Print one JSON object instead of a table.
     """

@@ -143,8 +143,7 @@ class GrammarStudy:
         self, model: LanguageModel, sentences: Sentences, numbers: Sequence[int] | None = None
     ) -> list[float | None]:
         """Return the scores of all sentences, or of some, and keep them; None for the others and what is too long."""
-        from latemask.evaluation.features import evaluating
-        from latemask.evaluation.pseudo_likelihood import score_chunk
+        from latemask.evaluation.pseudo_likelihood import scored
         from latemask.text.progress import ProgressWatch
 
         kept = KeptScores(self, model.checksum)
@@ -156,9 +155,11 @@ class GrammarStudy:
         say(f"{printable(model.label)}: {len(numbers):,} sentences" + (", going on" if done else ""))
         sizes = [len(chunk) * len(sentences.ids[chunk[0]]) ** 2 for chunk in chunks]
         with SignalFlag("stopping; what is scored is kept (once more ends at once)") as stop:
-            with evaluating(model.hidden.model), ProgressWatch("scoring", sizes, done=done) as watch:
-                for number in (number for number in range(len(chunks)) if number not in done):
-                    kept.add(chunks[number], score_chunk(model, sentences, chunks[number], self.score))
+            with ProgressWatch("scoring", sizes, done=done) as watch:
+                left = [number for number in range(len(chunks)) if number not in done]
+                scores = scored(model, sentences, [chunks[number] for number in left], self.score)
+                for number, found in zip(left, scores, strict=True):
+                    kept.add(chunks[number], found)
                     watch.finish(number)
                     if stop.received is not None:
                         break

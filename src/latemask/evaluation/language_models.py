@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ class HiddenTokens(ABC):
 
     def __init__(self, model: Any):
         self.model = model.eval()
+        if torch.accelerator.is_available():
+            self.model.to(torch.accelerator.current_accelerator())
 
     @abstractmethod
     def logits(self, ids: Tensor, is_hidden: Tensor) -> Tensor:
@@ -61,25 +62,27 @@ class HiddenByObjective(HiddenTokens):
 class HiddenAtInput(HiddenTokens):
     """A stock masked language model, with [MASK] at the input. Its head works at the hidden position alone."""
 
+    def __init__(self, model: Any):
+        super().__init__(model)
+        self.asked = threading.local()  # several threads may ask at once
+        self.model.base_model.register_forward_hook(self._keep_asked)
+
     def logits(self, ids: Tensor, is_hidden: Tensor) -> Tensor:
         place = is_hidden.int().argmax(1)  # the first
-        with self._head_at(place):
-            logits: Tensor = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-        # A model whose head does not read its encoder's output as everybody's does gives them all.
-        return logits[:, 0] if logits.shape[1] == 1 else logits[torch.arange(len(ids)), place]
-
-    @contextmanager
-    def _head_at(self, place: Tensor) -> Iterator[None]:
-        def keep_one(module: Any, given: Any, output: Any) -> Any:
-            states = output.last_hidden_state
-            output.last_hidden_state = states[torch.arange(len(states)), place][:, None]
-            return output
-
-        hook = self.model.base_model.register_forward_hook(keep_one)
+        self.asked.place = place
         try:
-            yield
+            logits: Tensor = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
         finally:
-            hook.remove()
+            self.asked.place = None
+        # A model whose head does not read its encoder's output as everybody's does gives them all.
+        return logits[:, 0] if logits.shape[1] == 1 else logits[torch.arange(len(ids), device=ids.device), place]
+
+    def _keep_asked(self, module: Any, given: Any, output: Any) -> Any:
+        """Leave the head nothing but the states at the hidden positions."""
+        if (place := getattr(self.asked, "place", None)) is not None:
+            states = output.last_hidden_state
+            output.last_hidden_state = states[torch.arange(len(states), device=states.device), place][:, None]
+        return output
 
     def untrained(self) -> HiddenTokens:
         return HiddenAtInput(AutoModelForMaskedLM.from_config(self.model.config))

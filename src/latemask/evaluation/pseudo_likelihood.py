@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import torch
 from latemask.evaluation.language_models import LanguageModel
 
 Metric = Literal["token", "word"]
-_BATCH_TOKENS = 8192
+_BATCH_TOKENS = 2048
 _NO_WORD = -1
 
 
@@ -55,6 +56,30 @@ def tokenized(sentences: Sequence[str], tokenizer: Any) -> Sentences:
         inside = encoded.word_ids(number)
         words.append(np.array([_NO_WORD if word is None else word for word in inside], dtype=np.int64))
     return Sentences([np.array(ids, dtype=np.int64) for ids in encoded["input_ids"]], words)
+
+
+def scored(
+    model: LanguageModel, sentences: Sentences, chunks: Sequence[list[int]], metric: Metric
+) -> Iterator[list[float]]:
+    """Yield the scores of chunks, in their order.
+
+    On a CPU every thread has chunks of its own: matrices this small lose a tenth of the time by being shared.
+    """
+    threads = torch.get_num_threads() if model.hidden.model.device.type == "cpu" else 1
+
+    @torch.inference_mode()
+    def score(chunk: list[int]) -> list[float]:
+        return score_chunk(model, sentences, chunk, metric)
+
+    pool = ThreadPoolExecutor(threads)
+    if threads > 1:
+        torch.set_num_threads(1)
+    try:
+        yield from pool.map(score, chunks)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if threads > 1:
+            torch.set_num_threads(threads)
 
 
 def score_chunk(model: LanguageModel, sentences: Sentences, chunk: list[int], metric: Metric) -> list[float]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from latemask.budget.flops import spent
-from latemask.evaluation.grammar import FLOORS, verdict
-from latemask.evaluation.grammar_results import read_record
+from latemask.evaluation.grammar import verdict
+from latemask.evaluation.grammar_results import FLOORS, read_record
 from latemask.evaluation.identity import encoder_checksum
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
