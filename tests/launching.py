@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import pkgutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -107,6 +108,7 @@ def _latemask(
 ) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins with it ignored
     if session:
         os.setsid()
     os.chdir(where)

@@ -35,6 +35,8 @@ def cut(command: str) -> str:
         command += f" --max-steps 2 {TINY}"
     if command.startswith(("latemask finetune", "latemask glue")):
         command += " --epochs 1 --seeds 1 --no-control"
+    if command.startswith("latemask grammar"):
+        command += " --untrained false"
     if command.startswith("latemask probe"):
         command += " --examples 200"
     return command
