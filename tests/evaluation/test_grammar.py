@@ -123,6 +123,9 @@ def test_a_model_that_says_the_same_of_everything_scores_exactly_fifty(data, tmp
     (found,) = grammar(str(tmp_path / "silent"), pairs=path, out=tmp_path / "out")
     assert found["mean"] == 50
     assert found["error"] == 0
+    path.write_text("good,bad\nkey,the key of a list\nvalues of a dictionary,it\n")
+    (found,) = grammar(str(tmp_path / "silent"), pairs=path, out=tmp_path / "lengths")
+    assert found["mean"] == 50  # to be shorter is no grammar
 
 
 def test_by_word_the_rest_of_a_word_is_hidden_with_a_token(late, pairs, tmp_path):

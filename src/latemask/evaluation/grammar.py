@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from latemask.evaluation.pseudo_likelihood import Sentences
     from latemask.text.prepared import PreparedData
 
+_SAME = 1e-5  # nats a token
 _PAIRS_OF_A_PARADIGM = 25  # for the never-trained floor: it is near chance, and costs as much as the model
 
 
@@ -106,7 +107,7 @@ def _judged(
     if overlap:
         say(f"{printable(model.name)}: {overlap.words('pairs')}")
     by_model = study.scores(model, sentences)
-    differences = study.differences(by_model)
+    differences = _differences(study, sentences, by_model)
     accuracies = Accuracies.of(study.pairs, differences)
     if not accuracies.count:
         raise UserError(f"'{printable(model.name)}' takes {model.longest} tokens: every pair is longer")
@@ -116,7 +117,7 @@ def _judged(
     if with_untrained:
         sample = study.sample(_PAIRS_OF_A_PARADIGM, differences)
         by_control = study.scores(model.untrained(), sentences, sample)
-        floors[UNTRAINED] = Accuracies.of(study.pairs, study.differences(by_control))
+        floors[UNTRAINED] = Accuracies.of(study.pairs, _differences(study, sentences, by_control))
     return {
         "model": model.label,
         "identity": model.checksum,
@@ -141,6 +142,19 @@ def _judged(
         },
         "paradigms": {f"{term}/{name}": value for (term, name), (value, _) in accuracies.by_paradigm.items()},
     }
+
+
+def _differences(study: GrammarStudy, sentences: Sentences, scores: list[float | None]) -> list[float | None]:
+    """Return by how much the good sentence of each pair is more likely.
+
+    To a model that finds every token as likely as any other, shorter sentences are: that is no grammar, but a tie.
+    """
+    found = study.differences(scores)
+    counts = [int((words >= 0).sum()) for words in sentences.words]
+    each = [score / count for score, count in zip(scores, counts, strict=True) if score is not None and count]
+    if each and max(each) - min(each) < _SAME:
+        return [None if difference is None else 0.0 for difference in found]
+    return found
 
 
 def _counts(model: LanguageModel, corpora: Sequence[PreparedData]) -> np.ndarray | None:
