@@ -36,7 +36,7 @@ def cut(command: str) -> str:
     if command.startswith(("latemask finetune", "latemask glue")):
         command += " --epochs 1 --seeds 1 --no-control"
     if command.startswith("latemask grammar"):
-        command += " --untrained false"
+        command += " --no-control"
     if command.startswith("latemask probe"):
         command += " --examples 200"
     return command

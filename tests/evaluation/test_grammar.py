@@ -129,8 +129,8 @@ def test_a_model_that_says_the_same_of_everything_scores_exactly_fifty(data, tmp
 
 
 def test_by_word_the_rest_of_a_word_is_hidden_with_a_token(late, pairs, tmp_path):
-    (alone,) = grammar([str(late.path)], pairs=pairs, out=tmp_path / "token", untrained=False)
-    (by_word,) = grammar([str(late.path)], pairs=pairs, score="word", out=tmp_path / "word", untrained=False)
+    (alone,) = grammar([str(late.path)], pairs=pairs, out=tmp_path / "token", no_control=True)
+    (by_word,) = grammar([str(late.path)], pairs=pairs, score="word", out=tmp_path / "word", no_control=True)
     assert (alone["score"], by_word["score"]) == ("token", "word")
     assert alone["untrained"] is None
     files = [next((tmp_path / name / "scores").iterdir()).read_text() for name in ("token", "word")]
@@ -140,7 +140,7 @@ def test_by_word_the_rest_of_a_word_is_hidden_with_a_token(late, pairs, tmp_path
 def test_frequencies_know_no_order(late, tmp_path):
     path = tmp_path / "order.csv"
     path.write_text("good,bad\nkey of value,value of key\nso it is,is it so\n")
-    (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out", untrained=False)
+    (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out", no_control=True)
     assert found["unigram"] == 50
 
 
@@ -148,9 +148,9 @@ def test_a_run_that_is_not_finished_and_one_of_its_checkpoints(data, pairs, tmp_
     recipe = replace(tiny_recipe(), budget=BudgetRecipe(steps=9))
     with pytest.raises(TimeIsUp):
         pretrain(recipe, data=data.folder, out=tmp_path / "run", stop_after="0s")
-    (unfinished,) = grammar([str(tmp_path / "run")], pairs=pairs, out=tmp_path / "out", untrained=False)
+    (unfinished,) = grammar([str(tmp_path / "run")], pairs=pairs, out=tmp_path / "out", no_control=True)
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
-    (given,) = grammar([str(checkpoint)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    (given,) = grammar([str(checkpoint)], pairs=pairs, out=tmp_path / "out", no_control=True)
     assert unfinished["step"] == given["step"] == int(checkpoint.name.split("-")[1])
     assert (unfinished["mean"], unfinished["identity"]) == (given["mean"], given["identity"])
     assert given["run"] == str((tmp_path / "run").resolve())
@@ -190,10 +190,10 @@ def test_killed_it_goes_on_to_the_same_bits(late, pairs, tmp_path, monkeypatch):
 
 
 def test_damaged_scores_are_named_and_scored_again(late, pairs, tmp_path, capsys):
-    (first,) = grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    (first,) = grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", no_control=True)
     (file,) = (tmp_path / "out" / "scores").iterdir()
     file.write_text(file.read_text().replace("-", "-1", 1))
-    (again,) = grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    (again,) = grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", no_control=True)
     assert f"{file.name} is damaged; what it held is scored again" in "".join(capsys.readouterr().err.split("\n"))
     assert again["mean"] == first["mean"]
 
@@ -201,7 +201,7 @@ def test_damaged_scores_are_named_and_scored_again(late, pairs, tmp_path, capsys
 def test_sentences_that_are_too_long_are_left_out_and_counted(late, pairs, tmp_path, capsys):
     path = tmp_path / "long.tsv"
     path.write_text(pairs.read_text() + f"\norder\tverb\t{'of ' * 40}\tof it")
-    (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out", untrained=False)
+    (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out", no_control=True)
     assert (found["pairs"], found["left_out"]) == (5, 1)
     assert "1 sentences have more than the 32 tokens" in " ".join(capsys.readouterr().err.split())
 
@@ -226,7 +226,7 @@ def test_a_model_whose_training_diverged_is_refused(data, pairs, tmp_path):
 
 
 def test_scores_of_other_pairs_that_were_not_finished_are_kept(late, pairs, tmp_path):
-    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", no_control=True)
     (tmp_path / "out" / "grammar.json").unlink()  # as if it had been killed before
     (file,) = (tmp_path / "out" / "scores").iterdir()
     before = file.read_bytes()
@@ -236,7 +236,7 @@ def test_scores_of_other_pairs_that_were_not_finished_are_kept(late, pairs, tmp_
 
 
 def test_other_pairs_another_score_and_foreign_folders_are_refused(late, pairs, tmp_path):
-    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", no_control=True)
     with pytest.raises(UserError, match="other pairs, or by another --score"):
         grammar([str(late.path)], pairs=pairs, score="word", out=tmp_path / "out")
     (tmp_path / "foreign").mkdir()
@@ -267,7 +267,7 @@ def test_the_table_has_every_term_and_every_floor(late, data, pairs, tmp_path, c
 def test_models_that_are_added_later_stand_beside_the_first(late, data, pairs, tmp_path):
     stock(tmp_path / "bert", data)
     for model in (late.path, tmp_path / "bert"):
-        grammar([str(model)], pairs=pairs, out=tmp_path / "out", untrained=False)
+        grammar([str(model)], pairs=pairs, out=tmp_path / "out", no_control=True)
     head, first, *_ = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
     assert head.count("good: ") == 2
     assert not first.endswith(",")
@@ -275,7 +275,7 @@ def test_models_that_are_added_later_stand_beside_the_first(late, data, pairs, t
 
 
 def test_a_record_that_was_damaged_is_named(late, pairs, tmp_path):
-    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", no_control=True)
     path = tmp_path / "out" / "grammar.json"
     shutil.copy(path, tmp_path / "copy.json")
     whole = path.read_text()
@@ -317,7 +317,7 @@ def test_scores_are_written_while_it_works(late, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(grammar_results, "_SECONDS_BETWEEN_WRITES", 0.0)
     written, real = [], grammar_results.KeptScores.write
     monkeypatch.setattr(grammar_results.KeptScores, "write", lambda kept: (written.append(kept.path), real(kept)))
-    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", untrained=False)
+    grammar([str(late.path)], pairs=pairs, out=tmp_path / "out", no_control=True)
     assert len(written) > 2
 
 
@@ -338,7 +338,7 @@ def test_pairs_that_stand_in_the_pre_training_text_are_counted(late, data, tmp_p
     rows = [f"{planted}\tNobody ever wrote down {n} sentences like this one here" for n in range(1)]
     rows += [f"Purple {n} submarines sing to the moon at dawn\tPurple submarines {n} sing dawn at" for n in range(9)]
     path.write_text("\n".join(["good\tbad", *rows]))
-    (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out", untrained=False)
+    (found,) = grammar([str(late.path)], pairs=path, out=tmp_path / "out", no_control=True)
     assert found["in_corpus"] == 1
     assert found["in_corpus_by_chance"] < 0.1
     assert "1 of 10 pairs are found in the pre-training text" in " ".join(capsys.readouterr().err.split())

@@ -42,7 +42,7 @@ def grammar(
     pairs: Path,
     score: Score = "token",
     out: Path | None = None,
-    untrained: bool = True,
+    no_control: bool = False,
     corpus: Sequence[Path] | None = None,
     json: bool = False,
 ) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def grammar(
         pairs: Table with good and bad (and term, paradigm), or a folder of such: BLiMP's as it is published.
         score: How a token is hidden: alone, or by word, with the rest of its word.
         out: Folder to write; by default grammar-results/ and the name of the pairs. The same command goes on there.
-        untrained: Score the same architecture, never trained, beside each model, on 25 pairs of each paradigm.
+        no_control: Do not score the same architecture, never trained, beside each model.
         corpus: Data folders to count words in and to look the pairs up in; by default those of the model's run.
         json: Print one JSON object instead of a table.
     """
@@ -68,7 +68,7 @@ def grammar(
         study = GrammarStudy(out, asked, score)
         found = []
         for model in [open_language_model(name) for name in names]:  # all first: a wrong name costs no hour
-            found.append(_judged(model, study, untrained, corpus))
+            found.append(_judged(model, study, not no_control, corpus))
             study.keep(found[-1])
             _write_table(study)
     finally:
