@@ -60,17 +60,23 @@ def test_in_mixed_precision_the_loss_and_its_gradients_stay_close():
 def half_precision_parts():
     torch.manual_seed(0)
     features, words, bias = torch.randn(1300, 64), torch.randn(3000, 64) * 0.5, torch.randn(3000) * 0.1
-    return [part.bfloat16().requires_grad_() for part in (features, words, bias)], torch.randint(3000, (1300,))
+    rounded = (features.bfloat16(), words.bfloat16(), bias)
+    return [part.float().requires_grad_() for part in rounded], torch.randint(3000, (1300,))
 
 
 def test_in_half_precision_the_loss_is_exact_though_the_products_are_not():
     (features, words, bias), labels = half_precision_parts()
-    exact = F.cross_entropy(F.linear(features, words, bias).double(), labels)
-    ours = HalfPrecisionLoss.apply(features, words, bias, labels)
+    products = F.linear(features.bfloat16(), words.bfloat16())
+    exact = F.cross_entropy(products.double() + bias.double(), labels)
+    ours = HalfPrecisionLoss.apply(features, words, bias, labels, torch.bfloat16)
     assert ours.dtype is torch.float32
     assert ours.item() == pytest.approx(exact.item(), abs=1e-4)
+    narrow = [part.bfloat16() for part in (features, words, bias)]
     torchs = F.linear_cross_entropy(
-        features, words, labels, linear_bias=bias, options=torch.nn.LinearCrossEntropyOptions(batch_chunk_size=512)
+        *narrow[:2],
+        labels,
+        linear_bias=narrow[2],
+        options=torch.nn.LinearCrossEntropyOptions(batch_chunk_size=512),
     )
     assert abs(torchs.item() - exact.item()) > 1e-3  # or ours is not needed any more
 
@@ -79,23 +85,42 @@ def test_in_half_precision_the_gradients_are_those_of_the_plain_loss():
     (features, words, bias), labels = half_precision_parts()
     plain = [part.detach().float().requires_grad_() for part in (features, words, bias)]
     (3 * F.cross_entropy(F.linear(*plain), labels)).backward()
-    (3 * HalfPrecisionLoss.apply(features, words, bias, labels)).backward()
+    (3 * HalfPrecisionLoss.apply(features, words, bias, labels, torch.bfloat16)).backward()
     for ours, theirs in zip((features, words, bias), plain, strict=True):
+        assert ours.grad.dtype is torch.float32
         assert (ours.grad.float() - theirs.grad).norm() < 0.01 * theirs.grad.norm()
 
 
-@pytest.mark.parametrize("in_half", [False, True], ids=["products in fp32", "products in bf16"])
-def test_the_head_says_the_loss_to_four_digits_in_mixed_precision(monkeypatch, in_half):
-    if in_half:
-        monkeypatch.setattr("latemask.model.head.FP32_ON", ())  # as on a GPU
+def mixed_precision_loss(learns: bool) -> tuple[float, float, float]:
+    """The head's loss in bf16, and what it is exactly with products in bf16 and in fp32."""
     torch.manual_seed(0)
     head, words = PredictionHead(32, 500), torch.randn(500, 32)
+    torch.nn.init.normal_(head.bias, std=5)
     states, labels = torch.randn(8, 40, 32), torch.randint(500, (8, 40))
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(learns):
         ours = head.loss(states, words, labels)
         features = head.features(states)
-    number = torch.bfloat16 if in_half else torch.float64
-    logits = F.linear(features.to(number), words.to(number), head.bias.detach().to(number))
-    exact = F.cross_entropy(logits.double().flatten(0, 1), labels.flatten())
-    assert ours.item() == pytest.approx(exact.item(), abs=1e-4)
     assert ours.dtype is torch.float32
+    products = [F.linear(features.to(number), words.to(number)).double() for number in (torch.bfloat16, torch.float32)]
+    exact = [F.cross_entropy((part + head.bias).flatten(0, 1), labels.flatten()).item() for part in products]
+    return ours.item(), *exact
+
+
+def test_while_learning_the_loss_is_that_of_its_products_to_four_digits():
+    ours, in_half, _ = mixed_precision_loss(learns=True)
+    assert ours == pytest.approx(in_half, abs=1e-4)
+
+
+def test_what_is_only_looked_at_is_computed_in_fp32_whatever_the_precision():
+    ours, in_half, exact = mixed_precision_loss(learns=False)
+    assert ours == pytest.approx(exact, abs=1e-5)
+    assert abs(in_half - exact) > 1e-4  # or it would make no difference
+
+
+def test_rows_that_fit_into_a_cache_change_no_loss(monkeypatch):
+    (features, words, bias), labels = half_precision_parts()
+    losses = []
+    for rows in (7, 64, 5000):
+        monkeypatch.setattr(head_module, "CACHED_ROWS", rows)
+        losses.append(HalfPrecisionLoss.apply(features, words, bias, labels, torch.bfloat16).item())
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-5)

@@ -67,6 +67,16 @@ class Family(ABC):
             "eos_token_id": vocabulary.eos,
         }
 
+    # How a new one starts, where the corpus is counted first
+
+    def start_near(self, layer: Any) -> None:
+        """Let a layer attend to what is near and alike; nothing where positions do not turn queries and keys."""
+        return
+
+    def start_passing(self, layer: Any, turn: Tensor) -> None:
+        """Let a layer hand on what it attends to: values through `turn` [D, D], output through its transpose."""
+        return
+
     # What a stock checkpoint is
 
     def check(self, config: Any) -> None:

@@ -56,6 +56,16 @@ class ModernBert(Family):
         config.global_rope_theta = encoder.rotary_base  # transformers 5 reads and forgets it; 4 needs it in the file
         return config
 
+    def start_near(self, layer: Any) -> None:
+        """Keys equal to queries: turned by their positions, equal vectors attract most at a distance of 0."""
+        queries, keys, _ = layer.attn.Wqkv.weight.chunk(3)
+        keys.copy_(queries)
+
+    def start_passing(self, layer: Any, turn: Tensor) -> None:
+        *_, values = layer.attn.Wqkv.weight.chunk(3)
+        values.copy_(turn)
+        layer.attn.Wo.weight.copy_(turn.T)
+
     def check(self, config: Any) -> None:
         """Refuse sliding windows: they would measure the shortened sequence instead of the original positions."""
         if any(kind != "full_attention" for kind in config.layer_types):

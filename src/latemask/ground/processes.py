@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,16 @@ def sum_over_all(tensor: Any) -> Any:
     total = tensor.clone()
     dist.all_reduce(total)
     return total
+
+
+def given_by_the_first(tensors: Iterable[Any]) -> None:
+    """Let tensors of all processes hold what the first one's do."""
+    if world_size() == 1:
+        return
+    import torch.distributed as dist
+
+    for tensor in tensors:
+        dist.broadcast(tensor, 0)
 
 
 def told_by_all(value: Any) -> list[Any]:

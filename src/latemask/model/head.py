@@ -14,7 +14,7 @@ from torch.nn import functional as F
 # torch's own choice of chunk is a few rows, 1.7 to 2.5 times slower here; from 256 rows on it makes no difference
 # (docs/results.md). At 50,000 pieces 512 rows of logits are 100 MB.
 CHUNK_ROWS = 512
-FP32_ON = ("cpu",)  # where products in half precision gain the head nothing
+CACHED_ROWS = 64  # of logits that a CPU turns into shares while they are in its cache
 
 
 class PredictionHead(nn.Module):
@@ -38,17 +38,17 @@ class PredictionHead(nn.Module):
         """Return the mean cross-entropy in fp32, without ever holding all logits: they come and go in chunks."""
         features = self.features(states).flatten(0, -2)
         device = features.device.type
-        if torch.is_autocast_enabled(device) and device not in FP32_ON:
+        if torch.is_autocast_enabled(device) and torch.is_grad_enabled():  # what is only looked at is exact
             half = torch.get_autocast_dtype(device)
-            parts = (part.to(half) for part in (features, words, self.bias))
-            return HalfPrecisionLoss.apply(*parts, labels.flatten(), torch.is_grad_enabled())
-        return F.linear_cross_entropy(
-            features.float(),
-            words.float(),
-            labels.flatten(),
-            linear_bias=self.bias.float(),
-            options=nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_ROWS),
-        )
+            return HalfPrecisionLoss.apply(features, words, self.bias, labels.flatten(), half)
+        with torch.autocast(device, enabled=False):
+            return F.linear_cross_entropy(
+                features.float(),
+                words.float(),
+                labels.flatten(),
+                linear_bias=self.bias.float(),
+                options=nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_ROWS),
+            )
 
 
 class HalfPrecisionLoss(torch.autograd.Function):
@@ -59,30 +59,32 @@ class HalfPrecisionLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, words: Tensor, bias: Tensor, labels: Tensor, learns: bool = True) -> Tensor:
+    def forward(ctx: Any, features: Tensor, words: Tensor, bias: Tensor, labels: Tensor, half: torch.dtype) -> Tensor:
         """features [N, D], words [W, D], bias [W], labels [N] → the loss, a scalar in fp32."""
         total = features.new_zeros((), dtype=torch.float32)
         for_features, for_words, for_bias = (torch.zeros_like(x, dtype=torch.float32) for x in (features, words, bias))
+        narrow_features, narrow_words = features.to(half), words.to(half)
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, len(features), CHUNK_ROWS):
                 rows = slice(start, start + CHUNK_ROWS)
-                logs = F.linear(features[rows], words, bias).float().log_softmax(-1)
-                wanted = labels[rows, None]
-                total -= logs.gather(1, wanted).sum()
-                if not learns:
-                    continue
-                gradient = logs.exp_().scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=logs.dtype))
-                for_bias += gradient.sum(0)
-                gradient = gradient.to(features.dtype)  # not divided yet: small numbers would be lost in fp16
-                for_features[rows] = gradient @ words
-                for_words += gradient.T @ features[rows]
+                gradient = narrow_features.new_empty(len(labels[rows]), len(words))
+                size = CACHED_ROWS if features.device.type == "cpu" else CHUNK_ROWS
+                parts = (part.split(size) for part in (narrow_features[rows], labels[rows, None], gradient))
+                for some, wanted, found in zip(*parts, strict=True):
+                    logs = (F.linear(some, narrow_words) + bias).log_softmax(-1)
+                    total -= logs.gather(1, wanted).sum()
+                    shares = logs.exp_().scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=logs.dtype))
+                    for_bias += shares.sum(0)
+                    found.copy_(shares)  # not divided yet: small numbers would be lost in fp16
+                for_features[rows] = gradient @ narrow_words
+                for_words += gradient.T @ narrow_features[rows]
         ctx.save_for_backward(for_features, for_words, for_bias)
-        ctx.dtype = features.dtype
+        ctx.dtypes = features.dtype, words.dtype, bias.dtype
         return total / len(features)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Scale what the forward pass found."""
-        for_features, for_words, for_bias = ctx.saved_tensors
-        scale = gradients[0] / len(for_features)
-        return (*((found * scale).to(ctx.dtype) for found in (for_features, for_words, for_bias)), None, None)
+        scale = gradients[0] / len(ctx.saved_tensors[0])
+        found = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return (*((gradient * scale).to(dtype) for gradient, dtype in found), None, None)

@@ -69,6 +69,10 @@ class Objective(ABC):
         """The same where the encoder was trained before."""
         return
 
+    def start_as_a_word(self, model: Any, word: Tensor, vocabulary: Vocabulary) -> None:
+        """Let [MASK] be like a word [D], where a new encoder starts from what was counted in the corpus."""
+        model.words[vocabulary.mask] = word
+
     @abstractmethod
     def forward(self, model: Any, *args: Any, **batch: Any) -> Any:
         """Return the loss or, without labels, the logits [B, P, vocabulary]; usually by `model.predict`."""

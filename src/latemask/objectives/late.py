@@ -116,6 +116,9 @@ class LateMasking(Objective):
         """Take the encoder's word vector for <mask>."""
         model.mask_vector.copy_(model.words[vocabulary.mask])
 
+    def start_as_a_word(self, model: Any, word: Tensor, vocabulary: Vocabulary) -> None:
+        model.mask_vector.copy_(word)
+
     def forward(
         self,
         model: Any,

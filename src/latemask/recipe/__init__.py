@@ -1,6 +1,6 @@
 """What a run is: frozen dataclasses here, their files and what they cannot be beside. A default lives nowhere else.
 
-The names that a recipe may use stand in five tables, filled by the rooms that own the things: an objective brings a
+The names that a recipe may use stand in six tables, filled by the rooms that own the things: an objective brings a
 section of its own with it (`recipe.options`; late masking's is called `join`).
 """
 
@@ -17,6 +17,7 @@ FAMILIES: Registry[Any] = Registry("encoder family", home="latemask.families")
 PATTERNS: Registry[Any] = Registry("masking pattern", home="latemask.masking.patterns")
 OPTIMIZERS: Registry[Any] = Registry("optimizer", home="latemask.training.optimizers")
 SCHEDULES: Registry[Any] = Registry("schedule", home="latemask.training.schedules")
+STARTS: Registry[Any] = Registry("start", home="latemask.starts")
 
 MOST_STEPS = 10**9
 MLM_RATE = 0.15  # of BERT and RoBERTa: what we are compared with, and how every run is validated
@@ -31,6 +32,9 @@ class EncoderRecipe:
     """Architecture, a stock Hugging Face model; modernbert (pre-norm, rotary) learns fastest on little compute."""
     init: str | None = None
     """Folder or Hub id of an encoder to go on from; its shape then replaces the one given here."""
+    start: str = field(default="random", metadata={"table": STARTS})
+    """First weights of a new encoder: random; words: word vectors and frequencies counted in the data; corpus: that,
+    and layers that begin by looking at the words near by."""
     layers: int = 12
     """Number of layers."""
     width: int = 256

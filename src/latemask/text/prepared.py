@@ -4,6 +4,7 @@ DIR/manifest.json     counts, settings, versions, a checksum for every file and 
 DIR/.verified.json    what the files looked like when they were last compared with their checksums; may be missing
 DIR/tokenizer/        a Hugging Face tokenizer
 DIR/ngrams.bin        hashes of what stands in the training text; may be missing
+DIR/neighbours/       counts of neighbouring tokens, for a start from the corpus; may be missing
 DIR/train/*.ds        token shards with their .index
 DIR/validation/*.ds
 """
@@ -29,6 +30,7 @@ from latemask.text.tokenizer import Vocabulary, load_tokenizer, vocabulary_of
 MANIFEST = "manifest.json"
 NOTE = ".verified.json"
 NGRAMS = "ngrams.bin"
+NEIGHBOURS = "neighbours"
 FORMAT = 3
 
 

@@ -25,15 +25,16 @@ from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.ground.files import exclusive_lock, write_json_atomically
 from latemask.text.ngram_table import NgramTable
-from latemask.text.prepared import MANIFEST, NGRAMS, NOTE, PreparedData, write_manifest
+from latemask.text.prepared import MANIFEST, NEIGHBOURS, NGRAMS, NOTE, PreparedData, write_manifest
 from latemask.text.reading import Problems
 from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name
 
 FOLDER = ".preparing"
-RESULT = frozenset({MANIFEST, NOTE, NGRAMS, "tokenizer", *SPLITS})
+RESULT = frozenset({MANIFEST, NOTE, NGRAMS, NEIGHBOURS, "tokenizer", *SPLITS})
 """What a finished folder holds."""
 _OF_A_SHARD = (".ds", ".ds.index")
 _OF_A_TOKENIZER = (".json", ".jinja", ".txt", ".model")
+_OF_COUNTS = (".json", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ class Workplace:
         for path in sorted(self.out.iterdir()):
             if path.name not in RESULT | {FOLDER} and path not in self._half_written():
                 yield path.name
-            elif path.is_dir() and path.name != FOLDER:
-                ours = _OF_A_TOKENIZER if path.name == "tokenizer" else _OF_A_SHARD
+            elif path.is_dir() and path.name in RESULT:
+                ours = {"tokenizer": _OF_A_TOKENIZER, NEIGHBOURS: _OF_COUNTS}.get(path.name, _OF_A_SHARD)
                 foreign = (file for file in path.rglob("*") if not (file.is_file() and file.name.endswith(ours)))
                 yield from (str(file.relative_to(self.out)) for file in foreign)
 
     def _half_written(self) -> list[Path]:
-        """Files that a process was writing aside when it was killed."""
-        return [path for name in (MANIFEST, NOTE) for path in self.out.glob(f".{name}.*")]
+        """What a process was writing aside when it was killed."""
+        return [path for name in (MANIFEST, NOTE, NEIGHBOURS) for path in self.out.glob(f".{name}.*")]
 
     def goes_on(self, settings: dict[str, Any]) -> bool:
         """Whether an interrupted preparation with the same settings is here."""
@@ -108,7 +109,7 @@ class Workplace:
     def remove(self) -> None:
         """Leave nothing but the result."""
         for path in self._half_written():
-            path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -36,6 +36,7 @@ from latemask.ground.signals import SignalFlag
 from latemask.model import build_model, load_model
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
+from latemask.starts import start
 from latemask.text.tokenizer import copy_tokenizer
 from latemask.training.calibration import measured_peak
 from latemask.training.checkpoints import (
@@ -128,10 +129,10 @@ def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
 
 
 def _start(job: Job, run: RunFolder, overwrite: bool) -> None:
-    start = job.recipe.encoder.init
-    if overwrite and start and Path(start).resolve().is_relative_to(run.path.resolve()):
-        raise UserError(f"the run starts from {start}, which --overwrite would remove; choose another --out")
-    with nullcontext() if start else torch.device("meta"):  # without weights
+    init = job.recipe.encoder.init
+    if overwrite and init and Path(init).resolve().is_relative_to(run.path.resolve()):
+        raise UserError(f"the run starts from {init}, which --overwrite would remove; choose another --out")
+    with nullcontext() if init else torch.device("meta"):  # without weights
         build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
     run.start(job.recipe, job.data.record, overwrite)
 
@@ -145,7 +146,10 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
     while True:
         checkpoint, left_out = decided_by_the_first(lambda: _from_where(run))
         tries[checkpoint] += 1
+        began = time.monotonic()
         loop = loop_of(job, checkpoint)
+        if checkpoint is None and is_first():
+            run.update(start_seconds=round(time.monotonic() - began, 1))
         _announce(job, run, loop)
         try:
             train(job, run, loop, stop, left_out)
@@ -183,6 +187,8 @@ def loop_of(job: Job, checkpoint: Path | None) -> Loop:
         model = build_model(job.recipe, job.data.vocabulary)
         if checkpoint:
             load_weights(checkpoint, model)
+        elif job.recipe.encoder.init is None:
+            start(model, job.recipe, job.data)
     loop = Loop(job.recipe, job.steps, model, own_device(), step_of(checkpoint) if checkpoint else 0)
     if checkpoint:
         load_progress(checkpoint, loop)

@@ -1,0 +1,278 @@
+"""Which start gives the better encoder? Runs from every start, judged by loss, grammar and tags, layer by layer.
+
+python benchmarks/starts.py --shared ../shared/data --work starts --only random-late corpus-late --seeds 2
+python benchmarks/starts.py --summarise          (the table of docs/results.md, from benchmarks/starts/*.json)
+
+Each run is `mini-base` (or `mini-base-early`) at a budget, in a process with one thread, and goes on where it stopped.
+Starts that are not in the package are registered below, from outside, as anybody could.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latemask.ground.files import write_json_atomically
+from latemask.recipe import STARTS, load_recipe
+from latemask.run_folder import RunFolder
+
+RECORDS = Path(__file__).parent / "starts"
+UNIT = 7.5e13  # FLOPs: an eighth of docs/study.md's C
+PAIRS_EVERY = 5  # of BLiMP's pairs: 100 of each paradigm
+AGREEMENT = ("subject_verb_agreement", "determiner_noun_agreement", "anaphor_agreement")
+TAG_SENTENCES = 4000
+PROBE_SENTENCES = 1500
+
+
+# Starts beside those of the package
+
+
+def with_parts(*parts: str) -> Callable[[Any, Any, int], None]:
+    """Return word vectors and frequencies with some parts of the bag of neighbours."""
+
+    def begin(model: Any, corpus: Any, seed: int) -> None:
+        from latemask import starts
+
+        starts.words(model, corpus, seed)
+        if "near" in parts:
+            starts.attend_near(model)
+        if "pass" in parts:
+            starts.pass_on(model, seed)
+        if "mask" in parts:
+            model.objective.start_as_a_word(model, starts.typical_word(model, corpus), corpus.data.vocabulary)
+        if "head" in parts:
+            starts.read_as_it_is(model)
+
+    return begin
+
+
+def counted_in(tokens: int, name: str) -> Callable[[Any, Any, int], None]:
+    """Return a start that counts no more text than so many tokens."""
+
+    def begin(model: Any, corpus: Any, seed: int) -> None:
+        from latemask.text.neighbours import count_neighbours
+        from latemask.text.rows import part_of
+
+        data = corpus.data.parts[0]
+        shards = part_of(data.shards("train"), tokens)
+        corpus.__dict__["neighbours"] = count_neighbours(shards, data.token_bytes, data.vocabulary.size)
+        STARTS[name](model, corpus, seed)
+
+    return begin
+
+
+def only_frequencies(model: Any, corpus: Any, seed: int) -> None:
+    """The head's bias alone."""
+    from latemask import starts
+
+    starts.set_frequencies(model, corpus)
+
+
+def register() -> None:
+    """Add what is compared with the package's own starts."""
+    for part in ("near", "pass", "mask", "head"):
+        STARTS[f"words+{part}"] = with_parts(part)
+        others = {"near", "pass", "mask", "head"} - {part}
+        STARTS[f"corpus-{part}"] = with_parts(*others)
+    STARTS["frequencies"] = only_frequencies
+    for name in ("words", "corpus"):
+        STARTS[f"{name}@2.7M"] = counted_in(2_700_000, name)
+
+
+# One run
+
+
+def judged(name: str, start: str, objective: str, seed: int, flops: float, work: Path, shared: Path) -> dict[str, Any]:
+    """Pre-train, then ask the model for everything; what is there already is not done again."""
+    from latemask import grammar, pretrain
+    from latemask.budget.flops import with_budget
+
+    recipe_name = "mini-base" if objective == "late" else "mini-base-early"
+    recipe = with_budget(load_recipe(recipe_name, {"seed": seed, "encoder": {"start": start}}), None, None, flops)
+    run = RunFolder(work / "runs" / name)
+    pretrain(recipe, data=work / "data", out=run.path, resume=run.recipe_file.is_file())
+    rows, record = run.metrics(), run.record
+    (scored,) = grammar([str(run.path)], pairs=work / "pairs.tsv", out=work / "grammar" / name, no_control=True)
+    terms = {term: round(found["mean"], 2) for term, found in scored["terms"].items()}
+    return {
+        "start": start,
+        "objective": objective,
+        "seed": seed,
+        "flops": record["flops"],
+        "steps": record["steps"],
+        "seconds": rows[-1]["seconds"],
+        "start_seconds": record.get("start_seconds"),
+        "precision": record["precision"],
+        "validation": [[row["step"], round(row["eval_loss"], 4)] for row in rows if "eval_loss" in row],
+        "blimp": round(scored["mean"], 2),
+        "blimp_error": round(scored["error"], 2),
+        "terms": terms,
+        "tags": tags(run, work, shared, name),
+        "tags_by_layer": tags_by_layer(run, shared),
+    }
+
+
+def tags(run: RunFolder, work: Path, shared: Path, name: str) -> float:
+    """Return the accuracy on EWT's dev set after fine-tuning, in per cent."""
+    from latemask import Protocol, finetune
+
+    folder = shared / "tagging"
+    results = finetune(
+        str(run.path),
+        train=folder / "ewt-train.conllu.gz",
+        dev=folder / "ewt-dev.conllu.gz",
+        task_type="tagging",
+        text="form",
+        label="upos",
+        name="ewt",
+        seeds=1,
+        lrs=[1e-3],
+        protocol=Protocol(epochs=2, max_train=TAG_SENTENCES),
+        no_control=True,
+        out=work / "tags" / name,
+    )
+    return round(100 * results.summaries()[0].median, 2)
+
+
+def tags_by_layer(run: RunFolder, shared: Path) -> list[float]:
+    """Return how often a linear map finds a word's tag in the frozen state of its first piece: layers, per cent."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(run.encoder)
+    model = AutoModel.from_pretrained(run.encoder).eval()
+    sides = []
+    for split in ("train", "dev"):
+        states: list[Any] = []
+        labels: list[str] = []
+        for words, found in sentences(shared / "tagging" / f"ewt-{split}.conllu.gz")[:PROBE_SENTENCES]:
+            given = tokenizer(words, is_split_into_words=True, return_tensors="pt", truncation=True, max_length=128)
+            places = given.word_ids(0)
+            firsts = [place for place, word in enumerate(places) if word is not None and word != places[place - 1]]
+            with torch.inference_mode():
+                layers = model(**given, output_hidden_states=True).hidden_states
+            states.append(torch.stack([layer[0, firsts] for layer in layers]).numpy())
+            labels += [found[places[place]] for place in firsts]
+        sides.append((np.concatenate(states, axis=1), np.array(labels)))
+    (train, known), (dev, asked) = sides
+    classes, targets = np.unique(known, return_inverse=True)
+    return [round(100 * ridge(train[layer], targets, dev[layer], classes, asked), 2) for layer in range(len(train))]
+
+
+def ridge(train: np.ndarray, targets: np.ndarray, dev: np.ndarray, classes: np.ndarray, asked: np.ndarray) -> float:
+    """Return the accuracy of least squares with a little regularisation."""
+    mean, scale = train.mean(0), train.std(0) + 1e-6
+    left, right = ((np.c_[(side - mean) / scale, np.ones(len(side))]).astype(np.float64) for side in (train, dev))
+    weights = np.linalg.solve(left.T @ left + 10 * np.eye(left.shape[1]), left.T @ np.eye(len(classes))[targets])
+    return float((classes[(right @ weights).argmax(1)] == asked).mean())
+
+
+def sentences(file: Path) -> list[tuple[list[str], list[str]]]:
+    """Return the words and tags of a CoNLL-U file."""
+    found = []
+    for block in gzip.decompress(file.read_bytes()).decode().strip().split("\n\n"):
+        rows = [line.split("\t") for line in block.split("\n") if not line.startswith("#")]
+        rows = [row for row in rows if row[0].isdigit()]
+        found.append(([row[1] for row in rows], [row[3] for row in rows]))
+    return found
+
+
+# All runs
+
+
+def prepare_everything(shared: Path, work: Path) -> None:
+    """Prepare corpus and pairs, unless they are there."""
+    work.mkdir(parents=True, exist_ok=True)
+    if not (work / "data" / "manifest.json").is_file():
+        words = ["prepare", str(shared / "corpus"), "--out", str(work / "data"), "--vocab-size", "12544"]
+        subprocess.run([sys.executable, "-m", "latemask", *words], check=True)
+    if not (work / "pairs.tsv").is_file():
+        lines = gzip.decompress((shared / "grammar" / "blimp.tsv.gz").read_bytes()).decode().split("\n")[:-1]
+        (work / "pairs.tsv").write_text("\n".join([lines[0], *lines[1::PAIRS_EVERY]]) + "\n", "utf-8")
+
+
+def run_all(names: list[str], arguments: Any) -> None:
+    """Run and judge what has no record yet, some processes at a time."""
+
+    def one(name: str) -> None:
+        record = RECORDS / f"{name}.json"
+        if record.is_file():
+            return
+        print(f"{time.strftime('%H:%M:%S')}  {name}", file=sys.stderr, flush=True)
+        log = arguments.work / "logs" / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        words = ["--one", name, "--shared", arguments.shared, "--work", arguments.work, "--flops", arguments.flops]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        with log.open("ab") as file:
+            done = subprocess.run(
+                [sys.executable, __file__, *map(str, words)], stdout=file, stderr=file, env=environment, check=False
+            )
+        print(f"{time.strftime('%H:%M:%S')}  {name} ended ({done.returncode})", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(one, names))
+
+
+def one_run(name: str, arguments: Any) -> None:
+    """In a process of its own: one run and its record."""
+    start, objective, seed = name.rsplit("-", 2)
+    record = judged(name, start, objective, int(seed), arguments.flops, arguments.work, arguments.shared)
+    commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False)
+    RECORDS.mkdir(exist_ok=True)
+    write_json_atomically(RECORDS / f"{name}.json", {**record, "commit": commit.stdout.strip()})
+
+
+def table() -> str:
+    """Return the records as Markdown, a line for each run."""
+    lines = [
+        "| start | objective | seed | loss | BLiMP | agreement | tags | tags by layer: 0, 4, 8, last | start, s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for file in sorted(RECORDS.glob("*.json")):
+        found = json.loads(file.read_text("utf-8"))
+        agreement = np.mean([found["terms"][term] for term in AGREEMENT])
+        layers = found["tags_by_layer"]
+        lines.append(
+            f"| `{found['start']}` | {found['objective']} | {found['seed']} | {found['validation'][-1][1]:.3f} | "
+            f"{found['blimp']:.1f} | {agreement:.1f} | {found['tags']:.1f} | "
+            f"{', '.join(f'{layers[n]:.1f}' for n in (0, 4, 8, -1))} | {found['start_seconds']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--work", type=Path, default=Path("starts"), help="where runs and scores are kept")
+    parser.add_argument(
+        "--only", nargs="+", default=["random-late", "words-late", "corpus-late"], help="START-OBJECTIVE"
+    )
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--flops", type=float, default=UNIT)
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time, one thread each")
+    parser.add_argument("--summarise", action="store_true", help="only print the table")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    register()
+    if arguments.one:
+        one_run(arguments.one, arguments)
+        return
+    if not arguments.summarise:
+        prepare_everything(arguments.shared, arguments.work)
+        run_all([f"{arm}-{seed}" for seed in range(arguments.seeds) for arm in arguments.only], arguments)
+    print(table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,328 @@
+"""The honest race: when does our model predict held-out text as well as transformers' at the end of a budget?
+
+python benchmarks/time_to_loss.py --shared ../shared/data            (one JSON object last; --figure docs/race.svg)
+
+Same text, tokenizer, cores, precision, and held-out rows with the same 15 % masked. Contenders: ModernBertForMaskedLM
+and RobertaForMaskedLM as run_mlm sets them up, with the Trainer, 15 % masked by 80/10/10, each with the best of three
+learning rates and our warm-up; our early and our late masking as they come. transformers may spend the budget; ours
+get an ever larger part of it, each a run of its own with its own schedule, until one has the loss that the better of
+the two ended with. Seconds are those of the steps and of the start from the corpus, which is counted anew; opening
+the data, imports and validation are left out for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latemask.budget.flops import Flops, sequence_flops, with_budget
+from latemask.recipe import MaskRecipe, Recipe, load_recipe
+
+UNIT = 7.5e13  # FLOPs: C/8 of docs/study.md
+RECIPES = {"late": "mini-base", "early": "mini-base-early"}
+RATES = {"hf-modernbert": (5e-4, 1e-3, 2e-3), "hf-roberta": (2.5e-4, 5e-4, 1e-3)}
+PARTS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+POINTS = 12  # of a curve
+
+
+@dataclass
+class Curve:
+    """One run of a contender."""
+
+    contender: str
+    learning_rate: float
+    flops: float
+    start_seconds: float = 0.0
+    points: list[tuple[float, float, float]] = field(default_factory=list)
+    """(FLOPs, seconds, validation loss)."""
+
+    @property
+    def loss(self) -> float:
+        """The loss at its end."""
+        return self.points[-1][2]
+
+    @property
+    def seconds(self) -> float:
+        """All of its seconds."""
+        return self.points[-1][1]
+
+    def first_below(self, loss: float) -> tuple[float, float] | None:
+        """Return (FLOPs, seconds) when a validation was first as good as `loss`."""
+        return next(((flops, seconds) for flops, seconds, found in self.points if found <= loss), None)
+
+
+class Clock:
+    """Seconds, but for those that validation takes."""
+
+    def __init__(self) -> None:
+        self.started, self.paused = time.perf_counter(), 0.0
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        return time.perf_counter() - self.started - self.paused
+
+    def pause(self, since: float) -> None:
+        """Leave out what passed since then."""
+        self.paused += time.perf_counter() - since
+
+
+# Ours
+
+
+def our_run(name: str, flops: float, data: Path) -> Curve:
+    """Train as `latemask pretrain` does, without a folder around it."""
+    import torch
+
+    from latemask.ground.allocator import keep_freed_memory
+    from latemask.text import Mixture
+    from latemask.text.prepared import NEIGHBOURS
+    from latemask.training.job import plan_job
+    from latemask.training.running import loop_of
+
+    keep_freed_memory()
+    shutil.rmtree(data / NEIGHBOURS, ignore_errors=True)  # the start is paid for
+    job = plan_job(with_budget(load_recipe(RECIPES[name]), None, None, flops), Mixture.open(data, verify=False))
+    clock = Clock()
+    loop = loop_of(job, None)
+    found = Curve(name, job.recipe.train.learning_rate, flops, clock.seconds())
+    batches, samples = job.batches(0), job.validation_samples()
+    assert samples is not None
+    marks = set(np.linspace(0, job.steps, POINTS + 1).round().astype(int)[1:].tolist())
+    while loop.done < job.steps:
+        loop.step([next(batches)])
+        if loop.done in marks:
+            since = time.perf_counter()
+            with torch.no_grad():
+                loss = loop.validate(job.validation_batches(samples))
+            clock.pause(since)
+            found.points.append((job.flops(loop.done), clock.seconds(), loss))
+    return found
+
+
+# Theirs
+
+
+def their_flops(recipe: Recipe) -> float:
+    """Return FLOPs of a row: like ours, but with logits at every position."""
+    flops = sequence_flops(recipe)
+    return Flops(flops.encoder, 0, flops.head * recipe.length / recipe.counts.predicted).training
+
+
+def their_recipe(name: str, data: Any) -> Recipe:
+    """Return the shape of a contender as a recipe, for what it costs and for the rows it sees."""
+    from latemask.model import complete_recipe
+
+    recipe = load_recipe(RECIPES["early"])
+    if name == "hf-roberta":
+        encoder = replace(recipe.encoder, family="roberta", ffn_width=4 * recipe.encoder.width)
+        recipe = replace(recipe, encoder=encoder)
+    return complete_recipe(replace(recipe, mask=MaskRecipe(rate=0.15)), data.vocabulary)
+
+
+def their_model(name: str, recipe: Recipe, vocabulary: Any) -> Any:
+    """Return the stock model from its stock config; only the shape is ours."""
+    from transformers import ModernBertConfig, ModernBertForMaskedLM, RobertaConfig, RobertaForMaskedLM
+
+    encoder = recipe.encoder
+    shape = {
+        "vocab_size": encoder.vocab_size,
+        "hidden_size": encoder.width,
+        "num_hidden_layers": encoder.layers,
+        "num_attention_heads": encoder.heads,
+        "intermediate_size": encoder.ffn_width,
+        "pad_token_id": vocabulary.pad,
+        "bos_token_id": vocabulary.bos,
+        "eos_token_id": vocabulary.eos,
+    }
+    if name == "hf-roberta":
+        return RobertaForMaskedLM(RobertaConfig(**shape, max_position_embeddings=recipe.length + 2, type_vocab_size=1))
+    ends = {"cls_token_id": vocabulary.bos, "sep_token_id": vocabulary.eos}
+    return ModernBertForMaskedLM(ModernBertConfig(**shape, **ends, max_position_embeddings=recipe.length))
+
+
+def their_run(name: str, rate: float, flops: float, data: Path) -> Curve:
+    """Train as transformers' run_mlm.py does."""
+    import torch
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+    from latemask.ground.precision import mixed_precision
+    from latemask.text import Mixture
+    from latemask.training.job import plan_job
+
+    mixture = Mixture.open(data, verify=False)
+    recipe = their_recipe(name, mixture)
+    batch = recipe.train.batch_size
+    steps = int(flops / (batch * their_flops(recipe)))
+    job = plan_job(with_budget(recipe, steps, None, None), mixture)
+    set_seed(0)
+    model = their_model(name, recipe, mixture.vocabulary)
+    samples, validation = job.train_samples(0), job.validation_samples()
+    assert validation is not None
+    found, clock = Curve(name, rate, flops), Clock()
+    marks = set(np.linspace(0, steps, POINTS + 1).round().astype(int)[1:].tolist())
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return steps * batch
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"input_ids": samples[index]["ids"].tolist()}
+
+    class Validated(TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            clock.__init__()  # type: ignore[misc]
+
+        def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step in marks:
+                since = time.perf_counter()
+                loss = validated(model, job, validation)
+                clock.pause(since)
+                found.points.append((state.global_step * batch * their_flops(recipe), clock.seconds(), loss))
+
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(data.parent / "hf"),
+            max_steps=steps,
+            per_device_train_batch_size=batch,
+            learning_rate=rate,
+            warmup_steps=round(recipe.train.warmup * steps),
+            weight_decay=recipe.train.weight_decay,
+            adam_beta2=recipe.train.beta2,
+            adam_epsilon=recipe.train.epsilon,
+            bf16=mixed_precision("auto") is torch.bfloat16,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            logging_strategy="no",
+            seed=0,
+        ),
+        data_collator=DataCollatorForLanguageModeling(tokenizer=mixture.tokenizer, mlm_probability=0.15),
+        train_dataset=Rows(),
+        callbacks=[Validated()],
+    )
+    trainer.train()
+    return found
+
+
+def validated(model: Any, job: Any, samples: Any) -> float:
+    """Return the loss on the rows and masks that every run of ours is validated with, in fp32."""
+    import torch
+    from torch.nn import functional as F
+
+    was_training = model.training
+    model.eval()
+    losses, counts = [], []
+    with torch.inference_mode():
+        for batch, rows in job.validation_batches(samples):
+            logits = model(input_ids=batch["input_ids"], attention_mask=torch.ones_like(batch["input_ids"])).logits
+            places = batch["predicted_slots"][..., None].expand(-1, -1, logits.shape[-1])
+            chosen = logits.gather(1, places).float().flatten(0, 1)
+            losses.append(float(F.cross_entropy(chosen, batch["labels"].flatten())))
+            counts.append(rows)
+    model.train(was_training)
+    return float(np.average(losses, weights=counts))
+
+
+# The race
+
+
+def in_own_process(work: Path, *words: Any) -> Curve:
+    """Run one contender where nothing of another is left in memory."""
+    print(f"{time.strftime('%H:%M:%S')}  {' '.join(map(str, words))}", file=sys.stderr, flush=True)
+    command = [sys.executable, __file__, "--work", str(work), "--one", *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    record = json.loads(done.stdout.strip().splitlines()[-1])
+    found = Curve(**{**record, "points": [tuple(point) for point in record["points"]]})
+    print(f"          loss {found.loss:.3f} after {found.seconds:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def race(work: Path, budget: float) -> dict[str, Any]:
+    """Let transformers spend the budget, then ours as much as it takes."""
+    curves = [in_own_process(work, name, rate, budget) for name in RATES for rate in RATES[name]]
+    theirs = {name: min((c for c in curves if c.contender == name), key=lambda c: c.loss) for name in RATES}
+    best = min(theirs.values(), key=lambda curve: curve.loss)
+    reached: dict[str, tuple[float, float] | None] = {}
+    for name in RECIPES:
+        reached[name] = None
+        for part in PARTS:
+            curves.append(in_own_process(work, name, 0, part * budget))
+            reached[name] = curves[-1].first_below(best.loss)
+            if reached[name]:
+                break
+    ours = reached["late"]
+    return {
+        "budget": budget,
+        "loss": round(best.loss, 4),
+        "run_mlm": best.contender,
+        "seconds_over_run_mlm": round(ours[1] / best.seconds, 4) if ours else None,
+        "flops_over_run_mlm": round(ours[0] / best.flops, 4) if ours else None,
+        "early_seconds_over_run_mlm": round(reached["early"][1] / best.seconds, 4) if reached["early"] else None,
+        "start_seconds": round(next(c.start_seconds for c in reversed(curves) if c.contender == "late"), 1),
+        "best_rate": {name: curve.learning_rate for name, curve in theirs.items()},
+        "contenders": [asdict(curve) for curve in curves],
+    }
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Draw loss against seconds: of every contender the run that ended best."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = {
+        "hf-modernbert": "transformers, ModernBERT",
+        "hf-roberta": "transformers, RoBERTa",
+        "early": "latemask, early",
+        "late": "latemask, late",
+    }
+    figure, axes = plt.subplots(figsize=(6.4, 3.8))
+    for name, label in names.items():
+        curves = [curve for curve in found["contenders"] if curve["contender"] == name]
+        best = min(curves, key=lambda curve: curve["points"][-1][2])
+        axes.plot([p[1] for p in best["points"]], [p[2] for p in best["points"]], marker="o", markersize=3, label=label)
+    axes.axhline(found["loss"], color="grey", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="seconds on two cores", ylabel="validation loss, 15 % masked", xscale="log")
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=Path("../shared/data"), help="folder with corpus/")
+    parser.add_argument("--work", type=Path, default=Path("race"), help="where the prepared text is kept")
+    parser.add_argument("--budget", type=float, default=UNIT, help="FLOPs that transformers may spend")
+    parser.add_argument("--figure", type=Path, help="draw the curves into this file")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    data = arguments.work / "data"
+    if arguments.one:
+        name, rate, flops = arguments.one
+        own = name in RECIPES
+        curve = our_run(name, float(flops), data) if own else their_run(name, float(rate), float(flops), data)
+        print(json.dumps(asdict(curve)))
+        return
+    if not (data / "manifest.json").is_file():
+        words = ["prepare", str(arguments.shared / "corpus"), "--out", str(data), "--vocab-size", "12544"]
+        subprocess.run([sys.executable, "-m", "latemask", *words], check=True)
+    found = race(arguments.work, arguments.budget)
+    if arguments.figure:
+        draw(found, arguments.figure)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""A start from the corpus: what was counted is in the weights, and nothing else was touched."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from latemask import starts
+from latemask.masking.samples import SampleDataset
+from latemask.model import build_model, complete_recipe
+from latemask.recipe import EncoderRecipe
+from latemask.starts import STARTS, Corpus, start
+from latemask.text import Mixture
+from tests.conftest import FAMILIES, joining, tiny_recipe
+
+
+@pytest.fixture
+def mixture(data) -> Mixture:
+    return Mixture.open(data.folder)
+
+
+def encoder(start="random", **changes) -> EncoderRecipe:
+    return EncoderRecipe(start=start, **{"layers": 3, "width": 32, "heads": 2, **changes})
+
+
+def started(recipe, mixture):
+    """A model of the recipe, and the same before its start."""
+    recipe = complete_recipe(recipe, mixture.vocabulary)
+    models = []
+    for _ in range(2):
+        torch.manual_seed(recipe.seed)
+        models.append(build_model(recipe, mixture.vocabulary))
+    start(models[0], recipe, mixture)
+    return models
+
+
+def changed(model, before) -> set[str]:
+    weights = zip(model.named_parameters(), before.parameters(), strict=True)
+    return {name for (name, ours), theirs in weights if not torch.equal(ours, theirs)}
+
+
+def test_random_leaves_everything_as_it_was_drawn(mixture):
+    assert changed(*started(tiny_recipe(encoder=encoder()), mixture)) == set()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_change_the_word_table_and_the_heads_bias_alone(mixture, family):
+    model, before = started(tiny_recipe(encoder=encoder("words", family=family)), mixture)
+    assert {name.split(".")[-2:][0] for name in changed(model, before)} <= {"head", "tok_embeddings", "word_embeddings"}
+    assert len(changed(model, before)) == 2
+
+
+def test_words_that_are_known_are_alike_as_counted_and_as_long_as_the_others(mixture):
+    model, before = started(tiny_recipe(encoder=encoder("words")), mixture)
+    vectors = torch.from_numpy(Corpus(mixture).vectors(32))
+    known = vectors.any(1)
+    words = model.words.detach()[: len(vectors)]
+    cosines = torch.nn.functional.normalize(words[known]) @ torch.nn.functional.normalize(words[known]).T
+    torch.testing.assert_close(cosines, vectors[known] @ vectors[known].T, atol=1e-4, rtol=0)
+    assert words[known].std().item() == pytest.approx(0.02, rel=0.05)
+    assert torch.equal(words[~known], before.words.detach()[: len(vectors)][~known])
+    assert not known[list(mixture.vocabulary.special)].any()
+
+
+def test_without_states_the_head_says_how_frequent_words_are(mixture):
+    model, _ = started(tiny_recipe(encoder=encoder("words")), mixture)
+    counts = Corpus(mixture).neighbours.frequencies
+    shares = model.head.bias.softmax(0).detach().numpy()[: len(counts)]
+    np.testing.assert_allclose(shares, (counts + 0.5) / (counts + 0.5).sum(), rtol=1e-4)
+
+
+def test_rows_beyond_the_tokenizer_stay_as_they_were(mixture):
+    size = mixture.vocabulary.size
+    model, before = started(tiny_recipe(encoder=encoder("corpus", vocab_size=size + 64)), mixture)
+    assert torch.equal(model.words[size:], before.words[size:])
+    assert not model.head.bias[size:].any()
+
+
+def test_seeds_turn_the_words_and_nothing_else(mixture):
+    one, other = (started(tiny_recipe(seed=seed, encoder=encoder("words")), mixture)[0] for seed in (0, 1))
+    again = started(tiny_recipe(encoder=encoder("words")), mixture)[0]
+    assert torch.equal(one.words, again.words)
+    known = torch.from_numpy(Corpus(mixture).vectors(32)).any(1)
+    a, b = (model.words.detach()[: len(known)][known] for model in (one, other))
+    assert not torch.allclose(a, b, atol=1e-3)
+    torch.testing.assert_close(a @ a.T, b @ b.T, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("recipe", [joining("inside"), tiny_recipe(objective="early")], ids=["late", "early"])
+def test_a_bag_of_neighbours_knows_something_before_the_first_step(mixture, recipe):
+    """More than frequencies: that is what `words` alone knows."""
+    losses = {}
+    for name in ("words", "corpus"):
+        chosen = tiny_recipe(objective=recipe.objective, encoder=encoder(name, width=64))
+        model, _ = started(chosen, mixture)
+        losses[name] = loss_on_text(model.eval(), complete_recipe(chosen, mixture.vocabulary), mixture)
+    assert losses["corpus"] < losses["words"]
+
+
+def loss_on_text(model, recipe, mixture) -> float:
+    from latemask.masking.batches import Collator
+
+    rows, weights = mixture.rows("train", recipe.length)
+    samples = SampleDataset(rows, 256, weights=weights, shuffle=False)
+    batch = Collator.validating(recipe, mixture.vocabulary)([samples[index] for index in range(256)])
+    with torch.no_grad():
+        return model(**batch).loss.item()
+
+
+def test_attention_begins_near(mixture):
+    model, _ = started(tiny_recipe(encoder=encoder("corpus")), mixture)
+    for layer in model.encoder.layers:
+        queries, keys, _ = layer.attn.Wqkv.weight.chunk(3)
+        assert torch.equal(queries, keys)
+
+
+def test_layers_that_masks_join_hand_on_what_they_attend_to(mixture):
+    recipe = replace(joining("inside", layers=1), encoder=encoder("corpus"))
+    model, before = started(recipe, mixture)
+    passed = [layer.attn.Wo.weight @ layer.attn.Wqkv.weight.chunk(3)[2] for layer in model.encoder.layers]
+    torch.testing.assert_close(passed[-1], 0.64 * torch.eye(32), atol=1e-5, rtol=0)
+    assert torch.equal(model.encoder.layers[0].attn.Wo.weight, before.encoder.layers[0].attn.Wo.weight)
+
+
+def test_too_little_text_is_said_and_starts_at_random(mixture, monkeypatch, capsys):
+    monkeypatch.setattr(starts, "_FEWEST_TOKENS", 10**6)
+    assert changed(*started(tiny_recipe(encoder=encoder("corpus")), mixture)) == set()
+    assert "starting at random" in capsys.readouterr().err
+
+
+def test_every_start_says_what_it_is():
+    assert {"random", "words", "corpus"} <= set(STARTS.names())
+    assert all(STARTS[name].__doc__ for name in STARTS)
