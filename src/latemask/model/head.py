@@ -14,7 +14,6 @@ from torch.nn import functional as F
 # torch's own choice of chunk is a few rows, 1.7 to 2.5 times slower here; from 256 rows on it makes no difference
 # (docs/results.md). At 50,000 pieces 512 rows of logits are 100 MB.
 CHUNK_ROWS = 512
-CACHED_ROWS = 64  # of logits that a CPU turns into shares while they are in its cache
 
 
 class PredictionHead(nn.Module):
@@ -67,15 +66,12 @@ class HalfPrecisionLoss(torch.autograd.Function):
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, len(features), CHUNK_ROWS):
                 rows = slice(start, start + CHUNK_ROWS)
-                gradient = narrow_features.new_empty(len(labels[rows]), len(words))
-                size = CACHED_ROWS if features.device.type == "cpu" else CHUNK_ROWS
-                parts = (part.split(size) for part in (narrow_features[rows], labels[rows, None], gradient))
-                for some, wanted, found in zip(*parts, strict=True):
-                    logs = (F.linear(some, narrow_words) + bias).log_softmax(-1)
-                    total -= logs.gather(1, wanted).sum()
-                    shares = logs.exp_().scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=logs.dtype))
-                    for_bias += shares.sum(0)
-                    found.copy_(shares)  # not divided yet: small numbers would be lost in fp16
+                logs = (F.linear(narrow_features[rows], narrow_words) + bias).log_softmax(-1)
+                wanted = labels[rows, None]
+                total -= logs.gather(1, wanted).sum()
+                shares = logs.exp_().scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=logs.dtype))
+                for_bias += shares.sum(0)
+                gradient = shares.to(half)  # not divided yet: small numbers would be lost in fp16
                 for_features[rows] = gradient @ narrow_words
                 for_words += gradient.T @ narrow_features[rows]
         ctx.save_for_backward(for_features, for_words, for_bias)
