@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "budget": {"objectives", "recipe"},
     "run_folder": {"recipe"},
     "starts": {"recipe", "text"},
-    "card": {"run_folder"},
+    "card": {"recipe", "run_folder"},
     "exporting": {"card", "model", "run_folder", "text"},
     "filling": {"model", "run_folder", "text"},
     "inspecting": {"masking", "recipe", "text"},

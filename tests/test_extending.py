@@ -1,5 +1,5 @@
-"""The house is open: an objective, a family, a masking pattern, an optimizer, a schedule and a fine-tuning method are
-added here, from outside the package, each in one place, and go through every verb that could care.
+"""The house is open: an objective, a family, a masking pattern, an optimizer, a schedule, a start and a fine-tuning
+method are added here, from outside the package, each in one place, and go through every verb that could care.
 
 CONTRIBUTING shows the same, in a few lines each.
 """
@@ -24,7 +24,7 @@ from latemask.ground.errors import TimeIsUp, UserError
 from latemask.masking.patterns import uniform
 from latemask.objectives import OBJECTIVES, Objective
 from latemask.objectives.costs import Flops, head_flops, head_kept, layer_of
-from latemask.recipe import OPTIMIZERS, PATTERNS, SCHEDULES, BudgetRecipe, EncoderRecipe, dump_recipe
+from latemask.recipe import OPTIMIZERS, PATTERNS, SCHEDULES, STARTS, BudgetRecipe, EncoderRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from tests.conftest import tiny_recipe
 
@@ -112,6 +112,10 @@ def constant(done, warmup, steps):
     return 1.0
 
 
+def all_alike(model, corpus, seed):
+    model.words[: len(corpus.neighbours.frequencies)] = model.words[0].clone()
+
+
 class HeadOnly(Method):
     """The encoder stays as it is."""
 
@@ -127,6 +131,7 @@ ADDED = [
     (PATTERNS, "striped", striped),
     (OPTIMIZERS, "plain-sgd", plain_sgd),
     (SCHEDULES, "constant", constant),
+    (STARTS, "all-alike", all_alike),
     (METHODS, "head-only", HeadOnly()),
 ]
 
@@ -147,7 +152,7 @@ def with_all_of_it():
         recipe,
         objective="blurring",
         options=Blur(strength=0.2),
-        encoder=EncoderRecipe(family="camembert", layers=2, width=32, heads=2),
+        encoder=EncoderRecipe(family="camembert", start="all-alike", layers=2, width=32, heads=2),
         mask=replace(recipe.mask, pattern="striped"),
         train=train,
         budget=BudgetRecipe(steps=4),
@@ -158,6 +163,12 @@ def with_all_of_it():
 def run(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("extended") / "run"
     return pretrain(with_all_of_it(), data=data.folder, out=out)
+
+
+def test_a_start_is_where_a_run_begins(run):
+    words = load_file(run.model / "model.safetensors")["encoder.embeddings.word_embeddings.weight"]
+    assert torch.nn.functional.cosine_similarity(words[:1], words).median() > 0.9  # four small steps away
+    assert "| start | all-alike, counted in" in (run.encoder / "README.md").read_text()
 
 
 def test_a_recipe_with_all_of_it_survives_yaml(tmp_path):
@@ -264,16 +275,17 @@ def test_without_its_objective_a_run_says_what_is_missing(run):
 
 def test_what_contributing_shows_works_as_it_stands(data, tmp_path):
     """Every Python block of CONTRIBUTING.md, run as written, then used together."""
-    tables = (OBJECTIVES, FAMILIES, PATTERNS, OPTIMIZERS, SCHEDULES, METHODS)
+    tables = (OBJECTIVES, FAMILIES, PATTERNS, OPTIMIZERS, SCHEDULES, STARTS, METHODS)
     before = [{name: table[name] for name in table.names()} for table in tables]
     text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text("utf-8")
     try:
         for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             exec(compile(block, "CONTRIBUTING.md", "exec"), {"__name__": "contributing"})
         added = [sorted(set(table) - set(old)) for table, old in zip(tables, before, strict=True)]
-        assert added == [["noisy"], [], ["spread"], ["sgd"], [], []]  # three names are already added above
+        assert added == [["noisy"], [], ["spread"], ["sgd"], [], ["narrow"], []]  # three names are already added above
         words = ["--objective", "noisy", "--noise.strength", "0.2", "--encoder.family", "camembert"]
         words += ["--mask.pattern", "spread", "--train.optimizer", "sgd", "--train.schedule", "constant"]
+        words += ["--encoder.start", "narrow"]
         words += ["--encoder.layers", "2", "--encoder.width", "32", "--encoder.heads", "2", "--train.batch-size", "4"]
         out = ["--data", str(data.folder), "--out", str(tmp_path / "run"), "--max-steps", "3"]
         assert main(["pretrain", "demo", *words, *out]) == 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from latemask import __version__
 from latemask.ground.console import printable
+from latemask.recipe import load_recipe
 from latemask.run_folder import PROGRESS, RunFolder
 
 _TEMPLATE = """\
@@ -48,6 +49,7 @@ _TRAINING = """
 | steps | {steps:,} |
 | tokens of text seen | {seen:,} |
 | compute, forward and backward | {flops:.3g} FLOPs |
+| start | {start} |
 | validation loss, 15 % masked | {validation} |
 
 ```yaml
@@ -90,9 +92,16 @@ def _training(run: RunFolder, source: Path) -> str:
         steps=steps,
         seen=spent["tokens"] * steps // spent["step"],
         flops=spent["flops"] * steps / spent["step"],
+        start=_start(run),
         validation=f"{validated[-1]['eval_loss']:.3f}" if validated else "not measured",
         recipe=run.recipe_file.read_text("utf-8", errors="replace"),
     )
+
+
+def _start(run: RunFolder) -> str:
+    encoder, seconds = load_recipe(run.recipe_file).encoder, run.record.get("start_seconds")
+    counted = f", counted in {seconds:.0f} s" if seconds is not None else ""
+    return f"an encoder: {_safe(encoder.init)}" if encoder.init else f"{encoder.start}{counted}"
 
 
 def _safe(text: str) -> str:

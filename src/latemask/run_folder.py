@@ -86,6 +86,7 @@ class RunFolder:
             record.get("data", {}).get("fingerprint")
             list(map(int, record.get("left_out_batches", [])))
             list(map(str, record.get("precision", [])))
+            float(record.get("start_seconds", 0))
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
         return record

@@ -31,6 +31,10 @@ def show_plan(plan: Plan, command: str | None) -> None:
     )
     console.print(_plan_table(plan))
     console.print(f"FLOPs: matrix products, forward and backward. Memory: one device, {plan.run.rows} rows at once.")
+    if recipe.encoder.start != "random" and recipe.encoder.init is None:
+        console.print(
+            f"Start: {recipe.encoder.start}, counted in the data before the first step (seconds to minutes, once)."
+        )
     console.print(_where(plan))
     if plan.machine is not None and plan.memory_missing is not None:
         several = "lower train.micro_batch_size (the rest of a batch is accumulated)"

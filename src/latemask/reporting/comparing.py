@@ -140,6 +140,8 @@ def _progress(run: Run) -> Progress:
     words = [f"{run.status.capitalize()}: step {run.done:,} of {run.steps:,}, {spent}"]
     if run.tokens_a_second is not None:
         words.append(f"{_time(run.seconds)} of training, {run.tokens_a_second:,.0f} tokens a second")
+    if (start := run.record.get("start_seconds")) is not None:
+        words.append(f"{_time(start)} of that to count the corpus, before the first step")
     if run.seconds_left is not None:
         words.append(f"about {_time(run.seconds_left)} to go")
     return Progress("; ".join(words) + ".", run.steps, run.done)

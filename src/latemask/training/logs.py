@@ -34,12 +34,12 @@ class Listener(ABC):
 
 
 class Metrics(Listener):
-    """metrics.jsonl, with tokens and FLOPs so far; seconds go on where a resumed run stopped."""
+    """metrics.jsonl, with tokens and FLOPs so far; seconds go on where a resumed run stopped, and count its start."""
 
     def __init__(self, run: RunFolder, tokens_a_step: int, flops: Callable[[int], float]):
         self.run, self.tokens_a_step, self.flops = run, tokens_a_step, flops
         rows = run.metrics()
-        self.started = time.monotonic() - (rows[-1]["seconds"] if rows else 0.0)
+        self.started = time.monotonic() - (rows[-1]["seconds"] if rows else run.record.get("start_seconds", 0.0))
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         row = {

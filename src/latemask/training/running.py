@@ -148,8 +148,9 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
         tries[checkpoint] += 1
         began = time.monotonic()
         loop = loop_of(job, checkpoint)
-        if checkpoint is None and is_first():
+        if checkpoint is None and is_first() and job.recipe.encoder.start != "random":
             run.update(start_seconds=round(time.monotonic() - began, 1))
+            say(f"started with what was counted in the corpus, in {time.monotonic() - began:.0f} s")
         _announce(job, run, loop)
         try:
             train(job, run, loop, stop, left_out)
