@@ -5,8 +5,8 @@ python benchmarks/speed.py --size base        (or mini-base, or any recipe; --be
 Every contender is a process of its own, so its peak memory is its own, and all of them wait: the benchmark lets one
 after the other have its turn, round after round, in alternating order. A turn is one step, or as many as take a few
 seconds. A ratio is the median over the rounds. A step counts from its batch being there to the next one being there:
-logging, clipping and data loading are in it. All compute in fp32; where the CPU has bf16, late and early steps in it
-are held against their own in fp32. One JSON object comes last.
+logging, clipping and data loading are in it. All compute in fp32; where the CPU has bf16, the first three are timed in
+it, too, against one another and against their own in fp32. One JSON object comes last.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def contenders(recipe: Recipe) -> dict[str, Contender]:
         Contender("late", "loop", recipe),
         Contender("late-plain", "plain", recipe),
         Contender("late-saving", "loop", replace(recipe, train=replace(recipe.train, save_every=1))),
+        Contender("hf-bf16", "hf", in_bf16(roberta)),
         Contender("early-bf16", "loop", in_bf16(early)),
         Contender("late-bf16", "loop", in_bf16(recipe)),
     ]
@@ -249,6 +250,7 @@ def hf_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
             report_to=[],
             save_strategy="no",
             use_cpu=True,
+            bf16=train.precision == "bf16",
             disable_tqdm=True,
         ),
         data_collator=DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15),
@@ -410,6 +412,17 @@ def loop_alone(arguments: Any, every: dict[str, Contender], watch: Callable[[str
     return ratios, dict(rows_of(group, found))
 
 
+def in_half_precision(arguments: Any, every: dict[str, Contender], watch: Callable[[str], None]) -> dict[str, Any]:
+    """Time steps in bf16 against one another, and against our own in fp32; nothing where torch would emulate it."""
+    if not mixed_precision("auto"):
+        return {}
+    names = ("hf-bf16", "early", "early-bf16", "late", "late-bf16")
+    both = alternate([every[name] for name in names], arguments.repeats, arguments.threads, watch).seconds
+    over_fp32 = {f"{name}_over_fp32": ratio(both[f"{name}-bf16"], both[name]) for name in ("early", "late")}
+    over_others = {f"late_over_{name}": ratio(both["late-bf16"], both[f"{name}-bf16"]) for name in ("hf", "early")}
+    return {**over_fp32, **over_others, "fp32_late_over_early": ratio(both["late"], both["early"])}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="base", help="base, large, or a recipe such as mini-base")
@@ -419,6 +432,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--before", help="clone of another commit, whose late masking takes turns with ours")
     parser.add_argument("--only-loop", action="store_true", help="only the loop, against the plain one and --before")
+    parser.add_argument("--only-bf16", action="store_true", help="only what is computed in bf16")
     parser.add_argument("--no-kinds", action="store_true", help="leave out the other kinds of joining")
     arguments = parser.parse_args()
 
@@ -426,6 +440,10 @@ def main() -> None:
         print(line, file=sys.stderr, flush=True)
 
     every = contenders(recipe_of(arguments.size, arguments.batch))
+    if arguments.only_bf16:
+        flops = {f"flops_late_over_{name}": every["late"].flops / every[name].flops for name in ("hf", "early")}
+        print(json.dumps({**vars(arguments), **in_half_precision(arguments, every, watch), **flops}))
+        return
     loop, table = loop_alone(arguments, every, watch)
     if arguments.only_loop:
         print(json.dumps({**vars(arguments), **loop, "contenders": table}))
@@ -435,17 +453,13 @@ def main() -> None:
     table = {**dict(rows_of(first, found)), **table}  # late: from where it had more rounds
     over_inside = {}
     if not arguments.no_kinds:
-        others = ("hf", "early", "late-plain", "late-saving", "early-bf16", "late-bf16")
+        others = ("hf", "early", "late-plain", "late-saving", "hf-bf16", "early-bf16", "late-bf16")
         second = [contender for name, contender in every.items() if name not in others]
         kinds = alternate(second, arguments.repeats, arguments.threads, watch)
         table |= {name: row for name, row in rows_of(second, kinds) if name != "late"}
         over_inside = {name: ratio(kinds.seconds[name], kinds.seconds["late"]) for name in kinds.seconds}
     saving = alternate([every["late"], every["late-saving"]], arguments.repeats, arguments.threads, watch)
-    mixed = {}
-    if mixed_precision("auto"):  # torch would emulate it elsewhere
-        names = ("early", "early-bf16", "late", "late-bf16")
-        both = alternate([every[name] for name in names], arguments.repeats, arguments.threads, watch)
-        mixed = {name: ratio(both.seconds[f"{name}-bf16"], both.seconds[name]) for name in ("early", "late")}
+    mixed = in_half_precision(arguments, every, watch)
     larger = contenders(recipe_of(arguments.size, arguments.memory_batch))
     memory = measured_memory([larger["hf"], larger["late"]], arguments.threads, watch)
 
@@ -467,7 +481,7 @@ def main() -> None:
         "memory_over_hf": round(memory["late"] / memory["hf"], 3),
         "ranges": {"late_over_hf": late_over_hf, "late_over_early": late_over_early},
         "kinds_over_late": over_inside,
-        "bf16_over_fp32": mixed,
+        "in_bf16": mixed,
         "peak_gflops": round(statistics.median(found.peak) / 1e9, 1),
         "memory_mb": {name: round(value) for name, value in memory.items()},
         "contenders": table,

@@ -1,15 +1,18 @@
 """A start from the corpus: what was counted is in the weights, and nothing else was touched."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from latemask import starts
+from latemask import pretrain, starts
+from latemask.ground.errors import TimeIsUp
 from latemask.masking.samples import SampleDataset
 from latemask.model import build_model, complete_recipe
-from latemask.recipe import EncoderRecipe
+from latemask.recipe import BudgetRecipe, EncoderRecipe
 from latemask.starts import STARTS, Corpus, start
 from latemask.text import Mixture
 from tests.conftest import FAMILIES, joining, tiny_recipe
@@ -132,3 +135,61 @@ def test_too_little_text_is_said_and_starts_at_random(mixture, monkeypatch, caps
 def test_every_start_says_what_it_is():
     assert {"random", "words", "corpus"} <= set(STARTS.names())
     assert all(STARTS[name].__doc__ for name in STARTS)
+
+
+# In a run
+
+
+def tiny_run(**changes):
+    recipe = tiny_recipe(encoder=encoder("corpus"), budget=BudgetRecipe(steps=4), **changes)
+    return replace(recipe, train=replace(recipe.train, save_every=2))
+
+
+def weights(out):
+    return load_file(out / "model" / "model.safetensors")
+
+
+def assert_same_weights(out, other):
+    ours, theirs = weights(out), weights(other)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def stop_everything(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_was_killed_while_counting_ends_as_if_it_had_not_been(data, tmp_path, monkeypatch):
+    shutil.copytree(data.folder, tmp_path / "data")
+    shutil.rmtree(tmp_path / "data" / "neighbours", ignore_errors=True)
+    pretrain(tiny_run(), data=data.folder, out=tmp_path / "whole")
+    with monkeypatch.context() as killed:
+        killed.setattr("latemask.text.neighbours._counted", stop_everything)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(tiny_run(), data=tmp_path / "data", out=tmp_path / "killed")
+    pretrain(tiny_run(), data=tmp_path / "data", out=tmp_path / "killed", resume=True)
+    assert_same_weights(tmp_path / "killed", tmp_path / "whole")
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_does_not_count(data, tmp_path, monkeypatch):
+    pretrain(tiny_run(), data=data.folder, out=tmp_path / "whole")
+    with pytest.raises(TimeIsUp):
+        pretrain(tiny_run(), data=data.folder, out=tmp_path / "run", stop_after="0s")
+    monkeypatch.setattr("latemask.text.neighbours.neighbours_of", stop_everything)
+    pretrain(tiny_run(), data=data.folder, out=tmp_path / "run", resume=True)
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_what_the_start_took_is_written_down_and_counted(data, tmp_path):
+    run = pretrain(tiny_run(), data=data.folder, out=tmp_path / "run")
+    assert run.record["start_seconds"] > 0
+    assert run.metrics()[0]["seconds"] >= run.record["start_seconds"]
+    assert "| start | corpus, counted in" in (run.encoder / "README.md").read_text("utf-8")
+
+
+def test_an_encoder_that_was_trained_before_is_left_as_it_is(data, tmp_path):
+    first = pretrain(tiny_run(), data=data.folder, out=tmp_path / "first")
+    second = replace(tiny_run(), encoder=replace(encoder("corpus"), init=str(first.encoder)))
+    second = replace(second, train=replace(second.train, learning_rate=1e-30), budget=BudgetRecipe(steps=1))
+    again = pretrain(second, data=data.folder, out=tmp_path / "second")
+    before, after = (load_file(run.encoder / "model.safetensors") for run in (first, again))
+    assert all(torch.allclose(before[name], after[name], atol=1e-20) for name in before)

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from latemask import UserError, pretrain
 from latemask.recipe import BudgetRecipe, EncoderRecipe, Recipe, dump_recipe
@@ -140,6 +142,19 @@ def test_the_validation_loss_does_not_depend_on_the_number_of_processes(data, tm
         assert run_with(world, changed, data, out) == [0] * world
         losses.append(RunFolder(out).metrics()[-1]["eval_loss"])
     assert losses[1:] == pytest.approx([losses[0]] * 2, abs=1e-6)
+
+
+def test_all_processes_start_from_the_corpus_with_the_same_bits(data, tmp_path):
+    """One step that is too small to change a number: what is saved is where they started."""
+    recipe = replace(training(learning_rate=1e-30), budget=BudgetRecipe(steps=1))
+    recipe = replace(recipe, encoder=replace(recipe.encoder, start="corpus"))
+    found = []
+    for world, sharded in ((1, False), (2, False), (2, True)):
+        out = tmp_path / f"{world}-{sharded}"
+        assert run_with(world, replace(recipe, train=replace(recipe.train, sharded=sharded)), data, out) == [0] * world
+        found.append(load_file(out / "model" / "model.safetensors"))
+    for name in ("encoder.embeddings.tok_embeddings.weight", "encoder.layers.1.attn.Wqkv.weight", "head.bias"):
+        assert all(torch.equal(weights[name], found[0][name]) for weights in found[1:])
 
 
 def test_the_first_tells_the_others_which_batches_are_left_out(data, tmp_path):

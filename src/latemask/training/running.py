@@ -149,7 +149,7 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
         began = time.monotonic()
         loop = loop_of(job, checkpoint)
         if checkpoint is None and is_first() and job.recipe.encoder.start != "random":
-            run.update(start_seconds=round(time.monotonic() - began, 1))
+            run.update(start_seconds=round(time.monotonic() - began, 3))
             say(f"started with what was counted in the corpus, in {time.monotonic() - began:.0f} s")
         _announce(job, run, loop)
         try:
