@@ -154,7 +154,7 @@ def _keep(counted: Neighbours, folder: Path, identity: dict[str, str]) -> None:
         "frequencies": counted.frequencies,
         "ends": counted.following.indptr[1:].astype(np.int64),
         "columns": np.ascontiguousarray(columns),
-        "counts": counted.following.data,
+        "counts": counted.following.data.astype(np.min_scalar_type(counted.following.data.max(initial=0))),
     }
     try:
         shutil.rmtree(aside, ignore_errors=True)  # of one that was killed here
@@ -184,7 +184,8 @@ def _read(folder: Path, identity: dict[str, str]) -> Neighbours | None:
             parts = {name: file.get_tensor(name) for name in ("frequencies", "ends", "columns", "counts")}
             size = len(parts["frequencies"])
             rows = np.concatenate([[0], parts["ends"]])
-            following = sparse.csr_array((parts["counts"], parts["columns"].astype(np.int32), rows), shape=(size, size))
+            counts, columns = parts["counts"].astype(np.int64), parts["columns"].astype(np.int32)
+            following = sparse.csr_array((counts, columns, rows), shape=(size, size))
             return Neighbours(int(noted["tokens"]), parts["frequencies"], following)
     except (OSError, ValueError, LookupError, SafetensorError):
         say(f"{folder / _FILE} cannot be read; counting again")
