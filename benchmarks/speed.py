@@ -162,6 +162,7 @@ def our_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     import math
 
     from latemask.ground.allocator import keep_freed_memory
+    from latemask.ground.signals import StopRequest
     from latemask.run_folder import RunFolder
     from latemask.training import running
     from latemask.training.job import Job
@@ -179,7 +180,7 @@ def our_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     run.path.mkdir()
     data: Any = RandomText(recipe, folder)
     job = Job(recipe, data, MANY)
-    running.train(job, run, running.loop_of(job, None), running.StopRequest(math.inf), [])
+    running.train(job, run, running.loop_of(job, None), StopRequest(math.inf), [])
 
 
 def plain_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:

@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from latemask.ground.errors import UserError
-from latemask.ground.processes import is_first, world_size
+from latemask.ground.processes import LargestOfAll, is_first, world_size
 
 _ECHO_SECONDS = 5.0
 Flag = TypeVar("Flag", bound="SignalFlag")
@@ -45,6 +45,23 @@ class SignalFlag:
         self.received, self.noted = number, time.monotonic()
         if is_first():
             _say_at_once(self.message)
+
+
+class StopRequest(SignalFlag):
+    """Ctrl-C, SIGTERM and a limit of time finish the step and save; a second signal ends at once. Used as a context."""
+
+    def __init__(self, deadline: float):
+        super().__init__("stopping after this step, with a checkpoint (once more ends at once)")
+        self.deadline = deadline
+        self.largest_of_all = LargestOfAll()
+
+    def is_asked(self) -> bool:
+        """Whether to stop, in all processes after the same step: what reached one is known to all a step later."""
+        out_of_time = 0.5 if time.monotonic() > self.deadline else 0.0
+        asked = self.largest_of_all(float(self.received or out_of_time))
+        if asked >= 1:
+            self.received = int(asked)  # the signal may have reached another process only
+        return asked > 0
 
 
 def _say_at_once(message: str) -> None:

@@ -21,7 +21,6 @@ from latemask.ground.errors import Interrupted, TimeIsUp, UserError
 from latemask.ground.files import replace_folder
 from latemask.ground.precision import precision_name
 from latemask.ground.processes import (
-    LargestOfAll,
     decided_by_the_first,
     idle_devices,
     is_first,
@@ -32,7 +31,7 @@ from latemask.ground.processes import (
     world_size,
 )
 from latemask.ground.sealed import damage, seal
-from latemask.ground.signals import SignalFlag
+from latemask.ground.signals import StopRequest
 from latemask.model import build_model, load_model
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
@@ -63,23 +62,6 @@ class Wishes:
     overwrite: bool
     on_nan: str
     deadline: float
-
-
-class StopRequest(SignalFlag):
-    """Ctrl-C, SIGTERM and a limit of time finish the step and save; a second signal ends at once. Used as a context."""
-
-    def __init__(self, deadline: float):
-        super().__init__("stopping after this step, with a checkpoint (once more ends at once)")
-        self.deadline = deadline
-        self.largest_of_all = LargestOfAll()
-
-    def is_asked(self) -> bool:
-        """Whether to stop, in all processes after the same step: what reached one is known to all a step later."""
-        out_of_time = 0.5 if time.monotonic() > self.deadline else 0.0
-        asked = self.largest_of_all(float(self.received or out_of_time))
-        if asked >= 1:
-            self.received = int(asked)  # the signal may have reached another process only
-        return asked > 0
 
 
 def run_job(job: Job, run: RunFolder, wishes: Wishes) -> None:
