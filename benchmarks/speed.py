@@ -180,7 +180,7 @@ def our_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     run.path.mkdir()
     data: Any = RandomText(recipe, folder)
     job = Job(recipe, data, MANY)
-    running.train(job, run, running.loop_of(job, None), StopRequest(math.inf), [])
+    running.train(job, run, running.loop_of(job, running.model_of(job, None)), StopRequest(math.inf), [])
 
 
 def plain_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:

@@ -246,7 +246,7 @@ def table() -> str:
         lines.append(
             f"| `{found['start']}` | {found['objective']} | {found['seed']} | {found['validation'][-1][1]:.3f} | "
             f"{found['blimp']:.1f} | {agreement:.1f} | {found['tags']:.1f} | "
-            f"{', '.join(f'{layers[n]:.1f}' for n in (0, 4, 8, -1))} | {found['start_seconds']:.0f} |"
+            f"{', '.join(f'{layers[n]:.1f}' for n in (0, 4, 8, -1))} | {found['start_seconds'] or 0:.0f} |"
         )
     return "\n".join(lines)
 

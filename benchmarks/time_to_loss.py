@@ -83,16 +83,19 @@ def our_run(name: str, flops: float, data: Path) -> Curve:
     import torch
 
     from latemask.ground.allocator import keep_freed_memory
+    from latemask.starts import start
     from latemask.text import Mixture
     from latemask.text.prepared import NEIGHBOURS
     from latemask.training.job import plan_job
-    from latemask.training.running import loop_of
+    from latemask.training.running import loop_of, model_of
 
     keep_freed_memory()
     shutil.rmtree(data / NEIGHBOURS, ignore_errors=True)  # the start is paid for
     job = plan_job(with_budget(load_recipe(RECIPES[name]), None, None, flops), Mixture.open(data, verify=False))
     clock = Clock()
-    loop = loop_of(job, None)
+    model = model_of(job, None)
+    start(model, job.recipe, job.data)
+    loop = loop_of(job, model)
     found = Curve(name, job.recipe.train.learning_rate, flops, clock.seconds())
     batches, samples = job.batches(0), job.validation_samples()
     assert samples is not None

@@ -1,5 +1,6 @@
 """demo: the whole job, here on a small part of the builtin text and a tiny recipe."""
 
+import re
 from itertools import islice
 
 import pytest
@@ -27,7 +28,7 @@ def test_it_goes_from_nothing_to_an_encoder_and_says_what_next(small, tmp_path, 
     out, said = capsys.readouterr()
     assert run.is_finished()
     assert (run.encoder / "config.json").is_file()
-    assert "loss 8." in said or "loss 7." in said
+    assert re.search(r"loss [678]\.\d\d -> ", said)
     for word in ("next:", "latemask fill", str(run.encoder), "Return the number of <mask>"):
         assert word in said
     assert "random encoder" in out  # it ends with the probes

@@ -7,6 +7,7 @@ import pytest
 from latemask.ground.errors import UserError
 from latemask.recipe import (
     BudgetRecipe,
+    EncoderRecipe,
     MaskCounts,
     MaskRecipe,
     Recipe,
@@ -138,6 +139,16 @@ def test_a_recipe_that_is_not_there_is_refused_with_the_nearest(tmp_path):
         load_recipe("smal")
     with pytest.raises(UserError, match="is a folder"):
         load_recipe(tmp_path)
+
+
+def test_a_recipe_that_was_spelled_out_before_there_were_starts_means_a_random_one(tmp_path):
+    """Else a run of an older version could not go on, and its card would say what is not true."""
+    lines = dump_recipe(replace(tiny_recipe(), encoder=EncoderRecipe(start="random"))).splitlines()
+    (tmp_path / "old.yaml").write_text("\n".join(line for line in lines if not line.strip().startswith("start:")))
+    (tmp_path / "own.yaml").write_text("encoder: {layers: 3}")
+    assert load_recipe(tmp_path / "old.yaml").encoder.start == "random"
+    assert load_recipe(tmp_path / "old.yaml", {"encoder": {"start": "words"}}).encoder.start == "words"
+    assert load_recipe(tmp_path / "own.yaml").encoder.start == EncoderRecipe().start
 
 
 def test_differences_name_the_keys():

@@ -25,7 +25,7 @@ FAMILIES = ("modernbert", "roberta", "roberta-prelayernorm", "bert")
 TRAIN = {"log_every": 1, "eval_every": 10, "save_every": 100, "precision": "fp32", "eval_rows": 20}
 TINY = {
     "length": 32,
-    "encoder": {"layers": 3, "width": 32, "heads": 2},
+    "encoder": {"layers": 3, "width": 32, "heads": 2, "start": "random"},
     "mask": {"rate": 0.4},
     "train": {**TRAIN, "batch_size": 8, "learning_rate": 3e-3},
     "budget": {"steps": 30},
@@ -37,7 +37,7 @@ MORE = {
     "train": {**TINY["train"], "micro_batch_size": 4, "log_every": 4},
 }
 RECIPES = {
-    "demo": {"train": TRAIN, "budget": {"steps": 30}},
+    "demo": {"encoder": {"start": "random"}, "train": TRAIN, "budget": {"steps": 30}},
     **{
         f"{family} {kind}": {**TINY, "encoder": {**TINY["encoder"], "family": family}, "join": {"kind": kind}}
         for family in FAMILIES

@@ -181,9 +181,17 @@ def test_a_run_that_goes_on_from_a_checkpoint_does_not_count(data, tmp_path, mon
 
 def test_what_the_start_took_is_written_down_and_counted(data, tmp_path):
     run = pretrain(tiny_run(), data=data.folder, out=tmp_path / "run")
+    assert run.record["start"] == "corpus"
     assert run.record["start_seconds"] > 0
     assert run.metrics()[0]["seconds"] >= run.record["start_seconds"]
     assert "| start | corpus, counted in" in (run.encoder / "README.md").read_text("utf-8")
+
+
+def test_a_run_with_too_little_text_does_not_claim_another_start(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(starts, "_FEWEST_TOKENS", 10**6)
+    run = pretrain(tiny_run(), data=data.folder, out=tmp_path / "run")
+    assert not {"start", "start_seconds"} & set(run.record)
+    assert "| start | random |" in (run.encoder / "README.md").read_text("utf-8")
 
 
 def test_an_encoder_that_was_trained_before_is_left_as_it_is(data, tmp_path):

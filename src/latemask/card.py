@@ -99,9 +99,11 @@ def _training(run: RunFolder, source: Path) -> str:
 
 
 def _start(run: RunFolder) -> str:
-    encoder, seconds = load_recipe(run.recipe_file).encoder, run.record.get("start_seconds")
-    counted = f", counted in {seconds:.0f} s" if seconds is not None else ""
-    return f"an encoder: {_safe(encoder.init)}" if encoder.init else f"{encoder.start}{counted}"
+    if init := load_recipe(run.recipe_file).encoder.init:
+        return f"an encoder: {_safe(init)}"
+    if name := run.record.get("start"):
+        return f"{_safe(name)}, counted in {run.record['start_seconds']:.0f} s"
+    return "random"
 
 
 def _safe(text: str) -> str:

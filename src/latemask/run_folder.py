@@ -86,8 +86,8 @@ class RunFolder:
             record.get("data", {}).get("fingerprint")
             list(map(int, record.get("left_out_batches", [])))
             list(map(str, record.get("precision", [])))
-            float(record.get("start_seconds", 0))
-        except (ValueError, TypeError, AttributeError, RecursionError):
+            float(record["start_seconds"] if str(record.get("start", "")) else 0)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
         return record
 

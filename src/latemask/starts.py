@@ -27,22 +27,29 @@ _PASSED = 0.8
 _LAYERS_AT_THE_END = 2  # where no objective says which layers the [MASK]s join
 
 
-def start(model: Any, recipe: Recipe, data: Mixture) -> None:
-    """Give a new encoder its first weights. The first process finds them, and the others get the same bits."""
+def start(model: Any, recipe: Recipe, data: Mixture) -> str:
+    """Give a new encoder its first weights; return the name of the start it got.
 
-    def by_the_first() -> None:
+    The first process finds them, and the others get the same bits.
+    """
+    name = recipe.encoder.start
+
+    def by_the_first() -> str:
         try:
-            STARTS[recipe.encoder.start](model, Corpus(data), recipe.seed)
+            STARTS[name](model, Corpus(data), recipe.seed)
+            return name
         except TooLittleText as error:
             say(f"{error}: starting at random")
+            return "random"
 
-    if recipe.encoder.start == "random":
-        return
+    if name == "random":
+        return name
     import torch
 
     with torch.no_grad():
-        decided_by_the_first(by_the_first)
+        found = decided_by_the_first(by_the_first)
         given_by_the_first(model.parameters())
+    return found
 
 
 class TooLittleText(Exception):

@@ -181,7 +181,7 @@ def test_a_signal_to_the_whole_group_reaches_no_loading_process(data, tmp_path):
     one = launch(tmp_path / "says", *words, session=True)
     one.wait_for("step 5/")
     os.killpg(one.pid, number)
-    assert one.wait() == 128 + number
+    assert one.wait() == 128 + number, one.stderr
     assert "Traceback" not in one.stderr
     assert one.stderr.count("stopping after this step") == 1
     assert run.last_checkpoint() is not None

@@ -128,7 +128,8 @@ def test_the_validation_loss_falls_clearly_in_a_short_run(data, tmp_path, object
     measured = [row["eval_loss"] for row in run.metrics() if "eval_loss" in row]
     assert len(measured) == 3
     assert measured[0] > measured[1] > measured[2]
-    assert measured[2] < 6.3 < 6.9 < losses(run)[0]  # ln 1000 = 6.9
+    assert measured[2] < losses(run)[0] - 0.1
+    assert measured[2] < 5.8 < np.log(1000)
 
 
 def validation_batch(recipe, data):

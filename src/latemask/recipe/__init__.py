@@ -32,9 +32,9 @@ class EncoderRecipe:
     """Architecture, a stock Hugging Face model; modernbert (pre-norm, rotary) learns fastest on little compute."""
     init: str | None = None
     """Folder or Hub id of an encoder to go on from; its shape then replaces the one given here."""
-    start: str = field(default="random", metadata={"table": STARTS})
-    """First weights of a new encoder: random; words: word vectors and frequencies counted in the data; corpus: that,
-    and layers that begin by looking at the words near by."""
+    start: str = field(default="corpus", metadata={"table": STARTS})
+    """First weights of a new encoder: corpus: word vectors and frequencies counted in the data, and layers that begin
+    by looking at the words near by; words: only the former; random."""
     layers: int = 12
     """Number of layers."""
     width: int = 256

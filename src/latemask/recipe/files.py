@@ -15,6 +15,8 @@ from latemask.recipe import OBJECTIVES, Recipe
 from latemask.recipe.checks import check_recipe
 
 RECIPE_FOLDER = Path(__file__).parent.parent / "recipes"
+_BEFORE_THERE_WAS = {("encoder", "start"): "random"}
+"""What runs did before a key existed. Their recipes have every other key of its section."""
 
 
 def bundled_recipes() -> list[str]:
@@ -38,7 +40,7 @@ def find_recipe(name_or_path: str | Path) -> Path:
 def load_recipe(name_or_path: str | Path, overrides: dict[str, Any] | None = None) -> Recipe:
     """Read a recipe and lay nested `overrides` ({"mask": {"rate": 0.5}}) over it; refuse what it cannot be."""
     path, over = find_recipe(name_or_path), overrides or {}
-    tree = read_yaml(path, "recipe") or {}
+    tree = _as_it_was_meant(read_yaml(path, "recipe") or {})
     _recipe_of(over, "overrides")
     _recipe_of(tree, str(path))
     if "budget" in over:
@@ -46,6 +48,15 @@ def load_recipe(name_or_path: str | Path, overrides: dict[str, Any] | None = Non
     recipe = _recipe_of(_merged(tree, over), str(path))
     check_recipe(recipe)
     return recipe
+
+
+def _as_it_was_meant(tree: Any) -> Any:
+    """Complete a recipe that an older version spelled out: a new key's default says nothing about an old run."""
+    for (section, key), value in _BEFORE_THERE_WAS.items():
+        found = tree.get(section) if isinstance(tree, dict) else None
+        if isinstance(found, dict) and set(tree_of(Recipe())[section]) - set(found) == {key}:
+            tree = {**tree, section: {**found, key: value}}
+    return tree
 
 
 def _recipe_of(tree: Any, where: str) -> Recipe:

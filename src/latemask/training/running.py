@@ -128,11 +128,10 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
     while True:
         checkpoint, left_out = decided_by_the_first(lambda: _from_where(run))
         tries[checkpoint] += 1
-        began = time.monotonic()
-        loop = loop_of(job, checkpoint)
-        if checkpoint is None and is_first() and job.recipe.encoder.start != "random":
-            run.update(start_seconds=round(time.monotonic() - began, 3))
-            say(f"started with what was counted in the corpus, in {time.monotonic() - began:.0f} s")
+        model = model_of(job, checkpoint)
+        if checkpoint is None and job.recipe.encoder.init is None:
+            _give_first_weights(job, run, model)
+        loop = loop_of(job, model, checkpoint)
         _announce(job, run, loop)
         try:
             train(job, run, loop, stop, left_out)
@@ -161,17 +160,29 @@ def _from_where(run: RunFolder) -> tuple[Path | None, list[int]]:
     return checkpoint, list(run.record.get("left_out_batches", []))
 
 
-def loop_of(job: Job, checkpoint: Path | None) -> Loop:
-    """Return the model in training, as it was when the checkpoint was written."""
+def model_of(job: Job, checkpoint: Path | None) -> Any:
+    """Return the model as it was when the checkpoint was written; a new one before its start."""
     torch.manual_seed(job.recipe.seed)
     if checkpoint and job.recipe.encoder.init:  # which may be gone; the checkpoint has all of it
-        model = load_model(checkpoint)
-    else:
-        model = build_model(job.recipe, job.data.vocabulary)
-        if checkpoint:
-            load_weights(checkpoint, model)
-        elif job.recipe.encoder.init is None:
-            start(model, job.recipe, job.data)
+        return load_model(checkpoint)
+    model = build_model(job.recipe, job.data.vocabulary)
+    if checkpoint:
+        load_weights(checkpoint, model)
+    return model
+
+
+def _give_first_weights(job: Job, run: RunFolder, model: Any) -> None:
+    """Start a new encoder, and note how: too little text is one reason why the recipe is not followed."""
+    began = time.monotonic()
+    name = start(model, job.recipe, job.data)
+    seconds = time.monotonic() - began
+    if is_first() and name != "random":
+        run.update(start=name, start_seconds=round(seconds, 3))
+        say(f"started with what was counted in the corpus, in {seconds:.0f} s")
+
+
+def loop_of(job: Job, model: Any, checkpoint: Path | None = None) -> Loop:
+    """Return the model in training, with all that the checkpoint knows besides weights."""
     loop = Loop(job.recipe, job.steps, model, own_device(), step_of(checkpoint) if checkpoint else 0)
     if checkpoint:
         load_progress(checkpoint, loop)
