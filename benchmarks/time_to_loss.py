@@ -8,6 +8,8 @@ learning rates and our warm-up; our early and our late masking as they come. tra
 get an ever larger part of it, each a run of its own with its own schedule, until one has the loss that the better of
 the two ended with. Seconds are those of the steps and of the start from the corpus, which is counted anew; opening
 the data, imports and validation are left out for all.
+
+A race that was interrupted goes on with --resume. A long one need not tune again: --theirs hf-modernbert:1e-3
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from latemask.budget.flops import Flops, sequence_flops, with_budget
+from latemask.ground.files import write_json_atomically
 from latemask.recipe import MaskRecipe, Recipe, load_recipe
 
 UNIT = 7.5e13  # FLOPs: C/8 of docs/study.md
@@ -240,21 +243,27 @@ def validated(model: Any, job: Any, samples: Any) -> float:
 # The race
 
 
-def in_own_process(work: Path, *words: Any) -> Curve:
-    """Run one contender where nothing of another is left in memory."""
-    print(f"{time.strftime('%H:%M:%S')}  {' '.join(map(str, words))}", file=sys.stderr, flush=True)
-    command = [sys.executable, __file__, "--work", str(work), "--one", *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    record = json.loads(done.stdout.strip().splitlines()[-1])
+def in_own_process(work: Path, name: str, rate: float, flops: float) -> Curve:
+    """Run one contender where nothing of another is left in memory; one that has run is not run again."""
+    words = [name, f"{rate:g}", f"{flops:g}"]
+    print(f"{time.strftime('%H:%M:%S')}  {' '.join(words)}", file=sys.stderr, flush=True)
+    kept = work / "curves" / f"{'-'.join(words)}.json"
+    if not kept.is_file():
+        command = [sys.executable, __file__, "--work", str(work), "--one", *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        kept.parent.mkdir(exist_ok=True)
+        write_json_atomically(kept, json.loads(done.stdout.strip().splitlines()[-1]))
+    record = json.loads(kept.read_text("utf-8"))
     found = Curve(**{**record, "points": [tuple(point) for point in record["points"]]})
     print(f"          loss {found.loss:.3f} after {found.seconds:.0f} s", file=sys.stderr, flush=True)
     return found
 
 
-def race(work: Path, budget: float) -> dict[str, Any]:
+def race(work: Path, budget: float, tried: list[tuple[str, float]]) -> dict[str, Any]:
     """Let transformers spend the budget, then ours as much as it takes."""
-    curves = [in_own_process(work, name, rate, budget) for name in RATES for rate in RATES[name]]
-    theirs = {name: min((c for c in curves if c.contender == name), key=lambda c: c.loss) for name in RATES}
+    curves = [in_own_process(work, name, rate, budget) for name, rate in tried]
+    names = dict.fromkeys(name for name, _ in tried)
+    theirs = {name: min((c for c in curves if c.contender == name), key=lambda c: c.loss) for name in names}
     best = min(theirs.values(), key=lambda curve: curve.loss)
     reached: dict[str, tuple[float, float] | None] = {}
     for name in RECIPES:
@@ -294,6 +303,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(6.4, 3.8))
     for name, label in names.items():
         curves = [curve for curve in found["contenders"] if curve["contender"] == name]
+        if not curves:
+            continue
         best = min(curves, key=lambda curve: curve["points"][-1][2])
         axes.plot([p[1] for p in best["points"]], [p[2] for p in best["points"]], marker="o", markersize=3, label=label)
     axes.axhline(found["loss"], color="grey", linewidth=0.8, linestyle=":")
@@ -308,6 +319,9 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=Path("../shared/data"), help="folder with corpus/")
     parser.add_argument("--work", type=Path, default=Path("race"), help="where the prepared text is kept")
     parser.add_argument("--budget", type=float, default=UNIT, help="FLOPs that transformers may spend")
+    everybody = [f"{name}:{rate:g}" for name, rates in RATES.items() for rate in rates]
+    parser.add_argument("--theirs", nargs="+", default=everybody, metavar="NAME:RATE", help=" ".join(everybody))
+    parser.add_argument("--resume", action="store_true", help="keep what --work has of an interrupted race")
     parser.add_argument("--figure", type=Path, help="draw the curves into this file")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -321,7 +335,10 @@ def main() -> None:
     if not (data / "manifest.json").is_file():
         words = ["prepare", str(arguments.shared / "corpus"), "--out", str(data), "--vocab-size", "12544"]
         subprocess.run([sys.executable, "-m", "latemask", *words], check=True)
-    found = race(arguments.work, arguments.budget)
+    if not arguments.resume:
+        shutil.rmtree(arguments.work / "curves", ignore_errors=True)
+    tried = [(name, float(rate)) for name, rate in (word.split(":") for word in arguments.theirs)]
+    found = race(arguments.work, arguments.budget, tried)
     if arguments.figure:
         draw(found, arguments.figure)
     print(json.dumps(found))

@@ -211,6 +211,14 @@ def test_from_python_it_returns_the_plan():
         plan("mini-base", tokens=1e6, flops=1e12)
 
 
+def test_it_says_how_long_a_start_from_the_corpus_takes(capsys, data):
+    words = ("small", "--data", str(data.folder))
+    assert main(["plan", *words]) == 0
+    assert "Start: corpus, counted in the data before the first step, once: about 1 s" in capsys.readouterr().out
+    assert 0 < planned(capsys, *words)["counting_seconds"] < 1
+    assert planned(capsys, *words, "--encoder.start", "random")["counting_seconds"] is None
+
+
 def test_a_recipe_that_the_data_does_not_fit_is_not_chosen(capsys, data, monkeypatch):
     """mini-base has room for 12,544 pieces."""
     assert planned(capsys, "--tokens", "1e6", "--data", str(data.folder))["chosen"] == "mini-base"

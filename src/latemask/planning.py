@@ -18,6 +18,7 @@ from latemask.budget.table import cost_table
 from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.recipe import BudgetRecipe, Recipe, batch_split, bundled_recipes, check_recipe, load_recipe, spelled_out
+from latemask.starts import counting_seconds
 from latemask.text import PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY
 
@@ -184,7 +185,9 @@ class _Wish:
             recipe = replace(recipe, budget=BudgetRecipe(steps=steps))
         tokens = self.data.tokens("train") if self.data else None
         rows = self.validation_rows(recipe)
-        return Plan.of(recipe, steps, machine, rows, start_seconds=start, corpus_tokens=tokens)
+        counting = counting_seconds(recipe, tokens) if tokens else None
+        known = {"start_seconds": start, "corpus_tokens": tokens, "counting_seconds": counting}
+        return Plan.of(recipe, steps, machine, rows, **known)
 
     def refuse_too_few_words(self, recipe: Recipe) -> None:
         """Refuse a word table that the data's tokenizer does not fit into."""

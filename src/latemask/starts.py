@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _FEWEST_TOKENS = 8  # for each piece of the vocabulary
 _PASSED = 0.8
+_PAIRS_A_TOKEN, _COUNTED_A_SECOND = 0.35, 5e6
+_PASSES_OF_SVD, _PRODUCTS_A_SECOND = 10, 6e9
 _LAYERS_AT_THE_END = 2  # where no objective says which layers the [MASK]s join
 
 
@@ -50,6 +52,18 @@ def start(model: Any, recipe: Recipe, data: Mixture) -> str:
         found = decided_by_the_first(by_the_first)
         given_by_the_first(model.parameters())
     return found
+
+
+def counting_seconds(recipe: Recipe, tokens: int) -> float | None:
+    """Return about how long a start takes on one core, by two that were timed; None where nothing is counted."""
+    encoder = recipe.encoder
+    if encoder.start == "random" or encoder.init:
+        return None
+    from latemask.text.neighbours import MOST_TOKENS
+
+    tokens = min(tokens, MOST_TOKENS)
+    products = _PASSES_OF_SVD * (_PAIRS_A_TOKEN * tokens + (encoder.vocab_size or 0) * encoder.width) * encoder.width
+    return tokens / _COUNTED_A_SECOND + products / _PRODUCTS_A_SECOND
 
 
 class TooLittleText(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -32,9 +33,9 @@ def show_plan(plan: Plan, command: str | None) -> None:
     console.print(_plan_table(plan))
     console.print(f"FLOPs: matrix products, forward and backward. Memory: one device, {plan.run.rows} rows at once.")
     if recipe.encoder.start != "random" and recipe.encoder.init is None:
-        console.print(
-            f"Start: {recipe.encoder.start}, counted in the data before the first step (seconds to minutes, once)."
-        )
+        seconds = plan.counting_seconds
+        about = "seconds to minutes" if seconds is None else f"about {math.ceil(seconds)} s of one core"
+        console.print(f"Start: {recipe.encoder.start}, counted in the data before the first step, once: {about}.")
     console.print(_where(plan))
     if plan.machine is not None and plan.memory_missing is not None:
         several = "lower train.micro_batch_size (the rest of a batch is accumulated)"

@@ -73,6 +73,8 @@ class Plan:
     start_seconds: float = 0.0
     """Until the first step; known only where it was measured."""
     corpus_tokens: int | None = None
+    counting_seconds: float | None = None
+    """About how long the start from the corpus takes; not in `start_seconds`, as the next run does not count again."""
 
     @classmethod
     def of(
@@ -145,6 +147,7 @@ class Plan:
             "memory_bytes": {**run.memory.parts, "peak": run.memory.peak},
             "mlm_memory_bytes": {**self.mlm.memory.parts, "peak": self.mlm.memory.peak},
             "memory_missing_bytes": self.memory_missing,
+            "counting_seconds": self.counting_seconds,
             "time": self._time(),
         }
 
