@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "inspecting": {"masking", "recipe", "text"},
     "training": {"budget", "exporting", "masking", "model", "recipe", "reporting", "run_folder", "starts", "text"},
     "reporting": {"budget", "evaluation", "recipe", "run_folder"},
-    "planning": {"budget", "model", "recipe", "text", "training"},
+    "planning": {"budget", "model", "recipe", "starts", "text", "training"},
     "evaluation": {"exporting", "model", "recipe", "run_folder", "text"},
     "demonstrating": {"evaluation", "filling", "recipe", "reporting", "run_folder", "text", "training"},
     "sweeping": {"budget", "model", "recipe", "reporting", "run_folder", "text", "training"},
