@@ -3,24 +3,31 @@
 python benchmarks/time_to_loss.py --shared ../shared/data            (one JSON object last; --figure docs/race.svg)
 
 Same text, tokenizer, cores, precision, and held-out rows with the same 15 % masked. Contenders: ModernBertForMaskedLM
-and RobertaForMaskedLM as run_mlm sets them up, with the Trainer, 15 % masked by 80/10/10, each with the best of three
-learning rates and our warm-up; our early and our late masking as they come. transformers may spend the budget; ours
-get an ever larger part of it, each a run of its own with its own schedule, until one has the loss that the better of
-the two ended with. Seconds are those of the steps and of the start from the corpus, which is counted anew; opening
-the data, imports and validation are left out for all.
+and RobertaForMaskedLM as run_mlm sets them up, with the Trainer, 15 % masked by 80/10/10; our early and our late
+masking as they come. transformers may spend the budget, and is tuned at it as ours was (docs/study.md): three learning
+rates each, then the better of the two with half the batch, and with a rate beyond the three if its best is the first or
+the last of them. Ours get an ever larger part of the budget, each a run of its own with its own schedule, until one has
+the loss that the better of the two ended with; at last all of it. Seconds are those of the steps and of the start from
+the corpus, which is counted anew; opening the data, imports and validation are left out for all.
 
-A race that was interrupted goes on with --resume. A long one need not tune again: --theirs hf-modernbert:1e-3
+A race that was interrupted goes on with --resume. A long one need not tune again, and need not have the machine for
+itself: its seconds can be those that the same FLOPs took in a shorter race.
+
+python benchmarks/time_to_loss.py --budget 6e14 --theirs hf-modernbert:1e-3:16 --pace race.json --threads 1
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +35,33 @@ import numpy as np
 
 from latemask.budget.flops import Flops, sequence_flops, with_budget
 from latemask.ground.files import write_json_atomically
-from latemask.recipe import MaskRecipe, Recipe, load_recipe
+from latemask.recipe import MaskRecipe, Recipe, load_recipe, spelled_out
 
 UNIT = 7.5e13  # FLOPs: C/8 of docs/study.md
 RECIPES = {"late": "mini-base", "early": "mini-base-early"}
 RATES = {"hf-modernbert": (5e-4, 1e-3, 2e-3), "hf-roberta": (2.5e-4, 5e-4, 1e-3)}
-PARTS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+PARTS = [2 ** (-step / 2) for step in range(12, 0, -1)]
 POINTS = 12  # of a curve
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who runs, and with which settings."""
+
+    name: str
+    rate: float
+    batch: int
+
+    @classmethod
+    def of(cls, word: str) -> Contender:
+        """Read NAME:RATE:BATCH; what is missing is as in our recipe."""
+        name, *settings = word.split(":")
+        train = load_recipe(RECIPES.get(name, RECIPES["early"])).train
+        given = dict(zip(("rate", "batch"), settings, strict=False))
+        return cls(name, float(given.get("rate", train.learning_rate)), int(given.get("batch", train.batch_size)))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.rate:g}:{self.batch}"
 
 
 @dataclass
@@ -42,11 +69,15 @@ class Curve:
     """One run of a contender."""
 
     contender: str
-    learning_rate: float
     flops: float
     start_seconds: float = 0.0
     points: list[tuple[float, float, float]] = field(default_factory=list)
     """(FLOPs, seconds, validation loss)."""
+
+    @property
+    def name(self) -> str:
+        """The contender's, without its settings."""
+        return self.contender.partition(":")[0]
 
     @property
     def loss(self) -> float:
@@ -62,11 +93,21 @@ class Curve:
         """Return (FLOPs, seconds) when a validation was first as good as `loss`."""
         return next(((flops, seconds) for flops, seconds, found in self.points if found <= loss), None)
 
+    def at_the_pace_of(self, other: Curve) -> Curve:
+        """Return the curve with the seconds that its FLOPs took in another run of the contender."""
+        pace = (other.seconds - other.start_seconds) / other.points[-1][0]
+        points = [(flops, other.start_seconds + pace * flops, loss) for flops, _, loss in self.points]
+        return replace(self, start_seconds=other.start_seconds, points=points)
+
 
 class Clock:
     """Seconds, but for those that validation takes."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin at 0."""
         self.started, self.paused = time.perf_counter(), 0.0
 
     def seconds(self) -> float:
@@ -81,7 +122,7 @@ class Clock:
 # Ours
 
 
-def our_run(name: str, flops: float, data: Path) -> Curve:
+def our_run(contender: Contender, flops: float, data: Path) -> Curve:
     """Train as `latemask pretrain` does, without a folder around it."""
     import torch
 
@@ -94,12 +135,14 @@ def our_run(name: str, flops: float, data: Path) -> Curve:
 
     keep_freed_memory()
     shutil.rmtree(data / NEIGHBOURS, ignore_errors=True)  # the start is paid for
-    job = plan_job(with_budget(load_recipe(RECIPES[name]), None, None, flops), Mixture.open(data, verify=False))
+    settings = {"train": {"learning_rate": contender.rate, "batch_size": contender.batch}}
+    recipe = load_recipe(RECIPES[contender.name], settings)
+    job = plan_job(with_budget(recipe, None, None, flops), Mixture.open(data, verify=False))
     clock = Clock()
     model = model_of(job, None)
     start(model, job.recipe, job.data)
     loop = loop_of(job, model)
-    found = Curve(name, job.recipe.train.learning_rate, flops, clock.seconds())
+    found = Curve(str(contender), flops, clock.seconds())
     batches, samples = job.batches(0), job.validation_samples()
     assert samples is not None
     marks = set(np.linspace(0, job.steps, POINTS + 1).round().astype(int)[1:].tolist())
@@ -114,6 +157,12 @@ def our_run(name: str, flops: float, data: Path) -> Curve:
     return found
 
 
+def fewest_flops(name: str) -> float:
+    """Return what a curve takes whose points are a step apart."""
+    recipe = spelled_out(load_recipe(RECIPES[name]), 0)
+    return POINTS * recipe.train.batch_size * sequence_flops(recipe).training
+
+
 # Theirs
 
 
@@ -123,12 +172,12 @@ def their_flops(recipe: Recipe) -> float:
     return Flops(flops.encoder, 0, flops.head * recipe.length / recipe.counts.predicted).training
 
 
-def their_recipe(name: str, data: Any) -> Recipe:
+def their_recipe(contender: Contender, data: Any) -> Recipe:
     """Return the shape of a contender as a recipe, for what it costs and for the rows it sees."""
     from latemask.model import complete_recipe
 
-    recipe = load_recipe(RECIPES["early"])
-    if name == "hf-roberta":
+    recipe = load_recipe(RECIPES["early"], {"train": {"batch_size": contender.batch}})
+    if contender.name == "hf-roberta":
         encoder = replace(recipe.encoder, family="roberta", ffn_width=4 * recipe.encoder.width)
         recipe = replace(recipe, encoder=encoder)
     return complete_recipe(replace(recipe, mask=MaskRecipe(rate=0.15)), data.vocabulary)
@@ -155,7 +204,7 @@ def their_model(name: str, recipe: Recipe, vocabulary: Any) -> Any:
     return ModernBertForMaskedLM(ModernBertConfig(**shape, **ends, max_position_embeddings=recipe.length))
 
 
-def their_run(name: str, rate: float, flops: float, data: Path) -> Curve:
+def their_run(contender: Contender, flops: float, data: Path) -> Curve:
     """Train as transformers' run_mlm.py does."""
     import torch
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -165,15 +214,14 @@ def their_run(name: str, rate: float, flops: float, data: Path) -> Curve:
     from latemask.training.job import plan_job
 
     mixture = Mixture.open(data, verify=False)
-    recipe = their_recipe(name, mixture)
-    batch = recipe.train.batch_size
+    recipe, batch = their_recipe(contender, mixture), contender.batch
     steps = int(flops / (batch * their_flops(recipe)))
     job = plan_job(with_budget(recipe, steps, None, None), mixture)
     set_seed(0)
-    model = their_model(name, recipe, mixture.vocabulary)
+    model = their_model(contender.name, recipe, mixture.vocabulary)
     samples, validation = job.train_samples(0), job.validation_samples()
     assert validation is not None
-    found, clock = Curve(name, rate, flops), Clock()
+    found, clock = Curve(str(contender), flops), Clock()
     marks = set(np.linspace(0, steps, POINTS + 1).round().astype(int)[1:].tolist())
 
     class Rows(torch.utils.data.Dataset):
@@ -185,7 +233,7 @@ def their_run(name: str, rate: float, flops: float, data: Path) -> Curve:
 
     class Validated(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            clock.__init__()  # type: ignore[misc]
+            clock.restart()
 
         def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step in marks:
@@ -200,7 +248,7 @@ def their_run(name: str, rate: float, flops: float, data: Path) -> Curve:
             output_dir=str(data.parent / "hf"),
             max_steps=steps,
             per_device_train_batch_size=batch,
-            learning_rate=rate,
+            learning_rate=contender.rate,
             warmup_steps=round(recipe.train.warmup * steps),
             weight_decay=recipe.train.weight_decay,
             adam_beta2=recipe.train.beta2,
@@ -243,36 +291,66 @@ def validated(model: Any, job: Any, samples: Any) -> float:
 # The race
 
 
-def in_own_process(work: Path, name: str, rate: float, flops: float) -> Curve:
+Running = Callable[[Contender, float], Curve]
+
+
+def in_own_process(work: Path, threads: int, contender: Contender, flops: float) -> Curve:
     """Run one contender where nothing of another is left in memory; one that has run is not run again."""
-    words = [name, f"{rate:g}", f"{flops:g}"]
+    words = [str(contender), f"{flops:g}"]
     print(f"{time.strftime('%H:%M:%S')}  {' '.join(words)}", file=sys.stderr, flush=True)
     kept = work / "curves" / f"{'-'.join(words)}.json"
     if not kept.is_file():
         command = [sys.executable, __file__, "--work", str(work), "--one", *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
         kept.parent.mkdir(exist_ok=True)
         write_json_atomically(kept, json.loads(done.stdout.strip().splitlines()[-1]))
-    record = json.loads(kept.read_text("utf-8"))
-    found = Curve(**{**record, "points": [tuple(point) for point in record["points"]]})
+    found = curve_of(json.loads(kept.read_text("utf-8")))
     print(f"          loss {found.loss:.3f} after {found.seconds:.0f} s", file=sys.stderr, flush=True)
     return found
 
 
-def race(work: Path, budget: float, tried: list[tuple[str, float]]) -> dict[str, Any]:
-    """Let transformers spend the budget, then ours as much as it takes."""
-    curves = [in_own_process(work, name, rate, budget) for name, rate in tried]
-    names = dict.fromkeys(name for name, _ in tried)
-    theirs = {name: min((c for c in curves if c.contender == name), key=lambda c: c.loss) for name in names}
-    best = min(theirs.values(), key=lambda curve: curve.loss)
+def curve_of(record: dict[str, Any]) -> Curve:
+    """Return what a file says of a run."""
+    return Curve(**{**record, "points": [tuple(point) for point in record["points"]]})
+
+
+def paced(run: Running, file: Path) -> Running:
+    """Take the seconds from a race that had the machine for itself."""
+    curves = [curve_of(record) for record in json.loads(file.read_text("utf-8"))["contenders"]]
+    longest = {curve.contender: curve for curve in sorted(curves, key=lambda curve: curve.flops)}
+    return lambda contender, flops: run(contender, flops).at_the_pace_of(longest[str(contender)])
+
+
+def tuned(run: Running, budget: float) -> list[Curve]:
+    """Let transformers' models spend the budget with several settings."""
+    first = [Contender.of(f"{name}:{rate}") for name, rates in RATES.items() for rate in rates]
+    curves = {contender: run(contender, budget) for contender in first}
+    best = min(curves, key=lambda contender: curves[contender].loss)
+    rates = RATES[best.name]
+    more = [replace(best, batch=best.batch // 2)]
+    if best.rate in (rates[0], rates[-1]):
+        more.append(replace(best, rate=best.rate * (2 if best.rate == rates[-1] else 0.5)))
+    return [*curves.values(), *(run(contender, budget) for contender in more)]
+
+
+def race(run: Running, budget: float, theirs: list[Curve]) -> dict[str, Any]:
+    """Give ours as much of the budget as it takes to be as good as the best of theirs, and then all of it."""
+    curves, best = list(theirs), min(theirs, key=lambda curve: curve.loss)
     reached: dict[str, tuple[float, float] | None] = {}
     for name in RECIPES:
-        reached[name] = None
-        for part in PARTS:
-            curves.append(in_own_process(work, name, 0, part * budget))
+        least = fewest_flops(name)
+        for part in (*(part for part in PARTS if part * budget > least), 1.0):
+            curves.append(run(Contender.of(name), part * budget))
             reached[name] = curves[-1].first_below(best.loss)
             if reached[name]:
                 break
+        if curves[-1].flops < budget:
+            curves.append(run(Contender.of(name), budget))
+    ends = {}
+    for curve in curves:
+        if curve.flops == budget and (curve.name not in ends or curve.loss < ends[curve.name].loss):
+            ends[curve.name] = curve
     ours = reached["late"]
     return {
         "budget": budget,
@@ -281,8 +359,11 @@ def race(work: Path, budget: float, tried: list[tuple[str, float]]) -> dict[str,
         "seconds_over_run_mlm": round(ours[1] / best.seconds, 4) if ours else None,
         "flops_over_run_mlm": round(ours[0] / best.flops, 4) if ours else None,
         "early_seconds_over_run_mlm": round(reached["early"][1] / best.seconds, 4) if reached["early"] else None,
-        "start_seconds": round(next(c.start_seconds for c in reversed(curves) if c.contender == "late"), 1),
-        "best_rate": {name: curve.learning_rate for name, curve in theirs.items()},
+        "start_seconds": round(next(c.start_seconds for c in reversed(curves) if c.name == "late"), 1),
+        "at_the_budget": {
+            curve.contender: {"loss": round(curve.loss, 4), "seconds": round(curve.seconds, 1)}
+            for curve in ends.values()
+        },
         "contenders": [asdict(curve) for curve in curves],
     }
 
@@ -301,12 +382,12 @@ def draw(found: dict[str, Any], path: Path) -> None:
         "late": "latemask, late",
     }
     figure, axes = plt.subplots(figsize=(6.4, 3.8))
+    whole = [curve_of(record) for record in found["contenders"] if record["flops"] == found["budget"]]
     for name, label in names.items():
-        curves = [curve for curve in found["contenders"] if curve["contender"] == name]
-        if not curves:
+        if not any(curve.name == name for curve in whole):
             continue
-        best = min(curves, key=lambda curve: curve["points"][-1][2])
-        axes.plot([p[1] for p in best["points"]], [p[2] for p in best["points"]], marker="o", markersize=3, label=label)
+        best = min((curve for curve in whole if curve.name == name), key=lambda curve: curve.loss)
+        axes.plot([p[1] for p in best.points], [p[2] for p in best.points], marker="o", markersize=3, label=label)
     axes.axhline(found["loss"], color="grey", linewidth=0.8, linestyle=":")
     axes.set(xlabel="seconds on two cores", ylabel="validation loss, 15 % masked", xscale="log")
     axes.legend(frameon=False)
@@ -319,26 +400,30 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=Path("../shared/data"), help="folder with corpus/")
     parser.add_argument("--work", type=Path, default=Path("race"), help="where the prepared text is kept")
     parser.add_argument("--budget", type=float, default=UNIT, help="FLOPs that transformers may spend")
-    everybody = [f"{name}:{rate:g}" for name, rates in RATES.items() for rate in rates]
-    parser.add_argument("--theirs", nargs="+", default=everybody, metavar="NAME:RATE", help=" ".join(everybody))
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every contender")
+    parser.add_argument("--theirs", nargs="+", metavar="NAME:RATE:BATCH", help="run these instead of tuning")
+    parser.add_argument("--pace", type=Path, help="JSON of a race: take the seconds of FLOPs from it")
     parser.add_argument("--resume", action="store_true", help="keep what --work has of an interrupted race")
     parser.add_argument("--figure", type=Path, help="draw the curves into this file")
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     data = arguments.work / "data"
     if arguments.one:
-        name, rate, flops = arguments.one
-        own = name in RECIPES
-        curve = our_run(name, float(flops), data) if own else their_run(name, float(rate), float(flops), data)
-        print(json.dumps(asdict(curve)))
+        contender, flops = Contender.of(arguments.one[0]), float(arguments.one[1])
+        print(json.dumps(asdict((our_run if contender.name in RECIPES else their_run)(contender, flops, data))))
         return
     if not (data / "manifest.json").is_file():
         words = ["prepare", str(arguments.shared / "corpus"), "--out", str(data), "--vocab-size", "12544"]
         subprocess.run([sys.executable, "-m", "latemask", *words], check=True)
     if not arguments.resume:
         shutil.rmtree(arguments.work / "curves", ignore_errors=True)
-    tried = [(name, float(rate)) for name, rate in (word.split(":") for word in arguments.theirs)]
-    found = race(arguments.work, arguments.budget, tried)
+
+    run: Running = partial(in_own_process, arguments.work, arguments.threads)
+    if arguments.pace:
+        run = paced(run, arguments.pace)
+    given = [Contender.of(word) for word in arguments.theirs or []]
+    theirs = [run(contender, arguments.budget) for contender in given] or tuned(run, arguments.budget)
+    found = race(run, arguments.budget, theirs)
     if arguments.figure:
         draw(found, arguments.figure)
     print(json.dumps(found))

@@ -91,6 +91,21 @@ def test_in_half_precision_the_gradients_are_those_of_the_plain_loss():
         assert (ours.grad.float() - theirs.grad).norm() < 0.01 * theirs.grad.norm()
 
 
+def test_in_half_precision_a_label_that_seems_impossible_has_a_finite_loss():
+    features, words = torch.ones(1, 8), torch.zeros(3, 8)
+    bias = torch.tensor([0.0, 300.0, 1.0])
+    loss = HalfPrecisionLoss.apply(features, words, bias, torch.tensor([0]), torch.bfloat16)
+    assert loss.item() == pytest.approx(300.0)
+
+
+def test_in_half_precision_nobody_goes_back_twice_and_gets_something_else():
+    (features, words, bias), labels = half_precision_parts()
+    loss = HalfPrecisionLoss.apply(features, words, bias, labels, torch.bfloat16)
+    (3 * loss).backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def mixed_precision_loss(learns: bool) -> tuple[float, float, float]:
     """The head's loss in bf16, and what it is exactly with products in bf16 and in fp32."""
     torch.manual_seed(0)

@@ -60,27 +60,42 @@ class HalfPrecisionLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, words: Tensor, bias: Tensor, labels: Tensor, half: torch.dtype) -> Tensor:
         """features [N, D], words [W, D], bias [W], labels [N] → the loss, a scalar in fp32."""
-        total = features.new_zeros((), dtype=torch.float32)
-        for_features, for_words, for_bias = (torch.zeros_like(x, dtype=torch.float32) for x in (features, words, bias))
         narrow_features, narrow_words = features.to(half), words.to(half)
+        for_features = torch.empty_like(features, dtype=torch.float32)
+        total = for_words = for_bias = None
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, len(features), CHUNK_ROWS):
                 rows = slice(start, start + CHUNK_ROWS)
-                logs = (F.linear(narrow_features[rows], narrow_words) + bias).log_softmax(-1)
-                wanted = labels[rows, None]
-                total -= logs.gather(1, wanted).sum()
-                shares = logs.exp_().scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=logs.dtype))
-                for_bias += shares.sum(0)
+                losses, shares = _losses_and_shares(F.linear(narrow_features[rows], narrow_words), bias, labels[rows])
                 gradient = shares.to(half)  # not divided yet: small numbers would be lost in fp16
                 for_features[rows] = gradient @ narrow_words
-                for_words += gradient.T @ narrow_features[rows]
+                for_words = _added(for_words, gradient.T @ narrow_features[rows])
+                for_bias = _added(for_bias, shares.sum(0))
+                total = _added(total, losses.sum())
+        assert total is not None
         ctx.save_for_backward(for_features, for_words, for_bias)
         ctx.dtypes = features.dtype, words.dtype, bias.dtype
         return total / len(features)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Scale what the forward pass found."""
+        """Scale what the forward pass found: in place, so torch refuses to go back a second time."""
         scale = gradients[0] / len(ctx.saved_tensors[0])
         found = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return (*((gradient * scale).to(dtype) for gradient, dtype in found), None, None)
+        return (*(gradient.mul_(scale).to(dtype) for gradient, dtype in found), None, None)
+
+
+def _losses_and_shares(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row, and the gradient of its logits: the softmax, less 1 where the label is."""
+    exact = logits.float().add_(bias)
+    shares = exact.softmax(-1)
+    wanted = labels[:, None]
+    # The largest share is exp(largest logit - log of the sum) and never 0, so the sum needs no second pass of exp.
+    logs_of_sums = exact.amax(-1) - shares.amax(-1).log()
+    losses = logs_of_sums - exact.gather(1, wanted).squeeze(1)
+    return losses, shares.scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=shares.dtype))
+
+
+def _added(total: Tensor | None, part: Tensor) -> Tensor:
+    """Sum in fp32; the first part is only converted, and the word table's is large."""
+    return part.float() if total is None else total.add_(part)
