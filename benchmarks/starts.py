@@ -4,7 +4,8 @@ python benchmarks/starts.py --shared ../shared/data --work starts --only random-
 python benchmarks/starts.py --summarise          (the table of docs/results.md, from benchmarks/starts/*.json)
 
 Each run is `mini-base` (or `mini-base-early`) at a budget, in a process with one thread, and goes on where it stopped.
-Starts that are not in the package are registered below, from outside, as anybody could.
+Starts that are not in the package are registered below, from outside, as anybody could. A start may be followed by keys
+of the recipe's `train`: corpus,learning_rate=0.002-late
 """
 
 from __future__ import annotations
@@ -61,15 +62,59 @@ def counted_in(tokens: int, name: str) -> Callable[[Any, Any, int], None]:
     """Return a start that counts no more text than so many tokens."""
 
     def begin(model: Any, corpus: Any, seed: int) -> None:
-        from latemask.text.neighbours import count_neighbours
-        from latemask.text.rows import part_of
-
-        data = corpus.data.parts[0]
-        shards = part_of(data.shards("train"), tokens)
-        corpus.__dict__["neighbours"] = count_neighbours(shards, data.token_bytes, data.vocabulary.size)
+        corpus.__dict__["neighbours"] = counted(corpus, tokens=tokens)
         STARTS[name](model, corpus, seed)
 
     return begin
+
+
+def counted(corpus: Any, tokens: int | None = None, **options: Any) -> Any:
+    """Count anew, with other options than the package."""
+    from latemask.text.neighbours import MOST_TOKENS, count_neighbours
+    from latemask.text.rows import part_of
+
+    data = corpus.data.parts[0]
+    shards = part_of(data.shards("train"), tokens or MOST_TOKENS)
+    return count_neighbours(shards, data.token_bytes, data.vocabulary.size, **options)
+
+
+def with_vectors(
+    of: Callable[..., np.ndarray], window: int | None = None, length: float = 1.0, **options: Any
+) -> Callable[..., None]:
+    """Return the package's start with word vectors that are made otherwise: of(neighbours, known tokens, width)."""
+
+    def begin(model: Any, corpus: Any, seed: int) -> None:
+        from latemask.text.word_vectors import known_tokens
+
+        found = counted(corpus, window=window) if window else corpus.neighbours
+        known = known_tokens(found, corpus.data.vocabulary.special)
+        vectors = np.zeros((len(found.frequencies), model.words.shape[1]), np.float32)
+        vectors[known] = length * of(found, known, vectors.shape[1], **options)
+        corpus.vectors = lambda width: vectors
+        STARTS["corpus"](model, corpus, seed)
+
+    return begin
+
+
+def both_sides(found: Any, known: np.ndarray, width: int, shift: float = 0.0, power: float = 0.5) -> np.ndarray:
+    """A neighbour is one before or behind, as in the package; shifted, only what is far above chance counts."""
+    from latemask.text.word_vectors import factorised, positive_information
+
+    information = positive_information(found.pairs[known][:, known])
+    information.data = (information.data - shift).clip(0)
+    information.eliminate_zeros()
+    return factorised(information, width, power)
+
+
+def by_side(found: Any, known: np.ndarray, width: int) -> np.ndarray:
+    """Neighbours before and behind are told apart: vectors say more of how a word is used, less of what it is about."""
+    from scipy import sparse
+
+    from latemask.text.word_vectors import factorised, positive_information
+
+    behind = found.following[known][:, known]
+    sides = [positive_information(side) for side in (behind, behind.T.tocsr())]
+    return factorised(sparse.hstack(sides, format="csr"), width)
 
 
 def only_frequencies(model: Any, corpus: Any, seed: int) -> None:
@@ -88,6 +133,16 @@ def register() -> None:
     STARTS["frequencies"] = only_frequencies
     for name in ("words", "corpus"):
         STARTS[f"{name}@2.7M"] = counted_in(2_700_000, name)
+    STARTS["corpus@20M"] = counted_in(20_000_000, "corpus")
+    STARTS["sides"] = with_vectors(by_side)
+    STARTS["long"] = with_vectors(both_sides, length=1.5)
+    STARTS["sides-long"] = with_vectors(by_side, length=1.5)
+    STARTS["sides2"] = with_vectors(by_side, window=2)
+    STARTS["window2"] = with_vectors(both_sides, window=2)
+    STARTS["window10"] = with_vectors(both_sides, window=10)
+    STARTS["shifted"] = with_vectors(both_sides, shift=np.log(5))
+    STARTS["power0"] = with_vectors(both_sides, power=0.0)
+    STARTS["power1"] = with_vectors(both_sides, power=1.0)
 
 
 # One run
@@ -99,7 +154,10 @@ def judged(name: str, start: str, objective: str, seed: int, flops: float, work:
     from latemask.budget.flops import with_budget
 
     recipe_name = "mini-base" if objective == "late" else "mini-base-early"
-    recipe = with_budget(load_recipe(recipe_name, {"seed": seed, "encoder": {"start": start}}), None, None, flops)
+    first, *settings = start.split(",")
+    train = {key: json.loads(value) for key, value in (setting.split("=") for setting in settings)}
+    changes = {"seed": seed, "encoder": {"start": first}, "train": train}
+    recipe = with_budget(load_recipe(recipe_name, changes), None, None, flops)
     run = RunFolder(work / "runs" / name)
     pretrain(recipe, data=work / "data", out=run.path, resume=run.recipe_file.is_file())
     rows, record = run.metrics(), run.record
@@ -226,28 +284,39 @@ def run_all(names: list[str], arguments: Any) -> None:
 
 def one_run(name: str, arguments: Any) -> None:
     """In a process of its own: one run and its record."""
-    start, objective, seed = name.rsplit("-", 2)
+    start, objective, seed = name.removeprefix(prefix(arguments.flops)).rsplit("-", 2)
     record = judged(name, start, objective, int(seed), arguments.flops, arguments.work, arguments.shared)
     commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False)
     RECORDS.mkdir(exist_ok=True)
     write_json_atomically(RECORDS / f"{name}.json", {**record, "commit": commit.stdout.strip()})
 
 
+def prefix(flops: float) -> str:
+    """Return how names of runs begin whose budget is not the usual one."""
+    return "" if flops == UNIT else f"{flops / UNIT:g}x-"
+
+
 def table() -> str:
-    """Return the records as Markdown, a line for each run."""
-    lines = [
-        "| start | objective | seed | loss | BLiMP | agreement | tags | tags by layer: 0, 4, 8, last | start, s |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    """Return the records as Markdown, a line for each arm: means over its seeds, and every seed's loss."""
+    arms: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for file in sorted(RECORDS.glob("*.json")):
         found = json.loads(file.read_text("utf-8"))
-        agreement = np.mean([found["terms"][term] for term in AGREEMENT])
-        layers = found["tags_by_layer"]
-        lines.append(
-            f"| `{found['start']}` | {found['objective']} | {found['seed']} | {found['validation'][-1][1]:.3f} | "
-            f"{found['blimp']:.1f} | {agreement:.1f} | {found['tags']:.1f} | "
-            f"{', '.join(f'{layers[n]:.1f}' for n in (0, 4, 8, -1))} | {found['start_seconds'] or 0:.0f} |"
-        )
+        arms.setdefault((f"{found['flops']:.2g}", found["objective"], found["start"]), []).append(found)
+    lines = [
+        "| start | objective | FLOPs | loss, by seed | BLiMP | subject-verb | determiner-noun | anaphor | tags "
+        "| tags by layer: 0, 4, 8, last |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (flops, objective, start), records in sorted(arms.items()):
+        losses = ", ".join(f"{found['validation'][-1][1]:.3f}" for found in records)
+        columns = [
+            [found["blimp"] for found in records],
+            *([found["terms"][term] for found in records] for term in AGREEMENT),
+            [found["tags"] for found in records],
+        ]
+        layers = np.mean([found["tags_by_layer"] for found in records], axis=0)[[0, 4, 8, -1]]
+        cells = [f"`{start}`", objective, flops, losses, *(f"{np.mean(column):.1f}" for column in columns)]
+        lines.append(f"| {' | '.join(cells)} | {', '.join(f'{layer:.1f}' for layer in layers)} |")
     return "\n".join(lines)
 
 
@@ -256,7 +325,7 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=Path("../shared/data"))
     parser.add_argument("--work", type=Path, default=Path("starts"), help="where runs and scores are kept")
     parser.add_argument(
-        "--only", nargs="+", default=["random-late", "words-late", "corpus-late"], help="START-OBJECTIVE"
+        "--only", nargs="+", default=["random-late", "words-late", "corpus-late"], help="START[,KEY=VALUE]-OBJECTIVE"
     )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--flops", type=float, default=UNIT)
@@ -270,7 +339,10 @@ def main() -> None:
         return
     if not arguments.summarise:
         prepare_everything(arguments.shared, arguments.work)
-        run_all([f"{arm}-{seed}" for seed in range(arguments.seeds) for arm in arguments.only], arguments)
+        run_all(
+            [f"{prefix(arguments.flops)}{arm}-{seed}" for seed in range(arguments.seeds) for arm in arguments.only],
+            arguments,
+        )
     print(table())
 
 

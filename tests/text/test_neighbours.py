@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from latemask.text import Mixture, PreparedData, neighbours, prepare
@@ -148,10 +149,11 @@ def test_a_folder_that_cannot_be_written_to_is_no_obstacle(own_data, monkeypatch
     assert not (own_data.folder / "neighbours").exists()
 
 
-def test_a_disk_that_fills_leaves_nothing_behind(own_data, monkeypatch, capsys):
+@pytest.mark.parametrize("kind", [OSError, SafetensorError])  # of a checksum's file, and of the counts'
+def test_a_disk_that_fills_leaves_nothing_behind(own_data, monkeypatch, capsys, kind):
     def full(tensors, file, metadata):
         file.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
+        raise kind("I/O error: No space left on device (os error 28)")
 
     before = sorted(own_data.folder.iterdir())
     monkeypatch.setattr("safetensors.numpy.save_file", full)

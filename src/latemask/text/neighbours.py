@@ -146,6 +146,7 @@ def _without_rare(rows: sparse.csr_array, least: int) -> sparse.csr_array:
 
 def _keep(counted: Neighbours, folder: Path, identity: dict[str, str]) -> None:
     """Write counts beside the data they belong to; a folder that cannot be written to is no obstacle."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     aside = folder.with_name(f".{folder.name}.writing")
@@ -162,9 +163,9 @@ def _keep(counted: Neighbours, folder: Path, identity: dict[str, str]) -> None:
         save_file(tensors, aside / _FILE, {**identity, "tokens": str(counted.tokens)})
         seal(aside)
         replace_folder(aside, folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # a full disk is the latter
         shutil.rmtree(aside, ignore_errors=True)
-        say(f"the counts are not kept for the next run: {folder.parent}: {error.strerror or error}")
+        say(f"the counts are not kept for the next run: {folder.parent}: {getattr(error, 'strerror', None) or error}")
 
 
 def _read(folder: Path, identity: dict[str, str]) -> Neighbours | None:
