@@ -6,7 +6,7 @@ Every contender is a process of its own, so its peak memory is its own, and all 
 after the other have its turn, round after round, in alternating order. A turn is one step, or as many as take a few
 seconds. A ratio is the median over the rounds. A step counts from its batch being there to the next one being there:
 logging, clipping and data loading are in it. All compute in fp32; where the CPU has bf16, the first three are timed in
-it, too, against one another and against their own in fp32. One JSON object comes last.
+it, too, against one another and against their own in fp32, and with more rows. One JSON object comes last.
 """
 
 from __future__ import annotations
@@ -413,22 +413,38 @@ def loop_alone(arguments: Any, every: dict[str, Contender], watch: Callable[[str
     return ratios, dict(rows_of(group, found))
 
 
-def in_half_precision(arguments: Any, every: dict[str, Contender], watch: Callable[[str], None]) -> dict[str, Any]:
-    """Time steps in bf16 against one another, and against our own in fp32; nothing where torch would emulate it."""
+def in_half_precision(arguments: Any, watch: Callable[[str], None]) -> dict[str, Any]:
+    """Time steps in bf16 against one another, and against our own in fp32; nothing where torch would emulate it.
+
+    What a step does once for every weight, whatever its rows, bf16 makes no faster: the optimizer, the norm of the
+    gradients, the conversions. So it is timed with more rows as well.
+    """
     if not mixed_precision("auto"):
         return {}
-    names = ("hf-bf16", "early", "early-bf16", "late", "late-bf16")
-    both = alternate([every[name] for name in names], arguments.repeats, arguments.threads, watch).seconds
-    over_fp32 = {f"{name}_over_fp32": ratio(both[f"{name}-bf16"], both[name]) for name in ("early", "late")}
-    over_others = {f"late_over_{name}": ratio(both["late-bf16"], both[f"{name}-bf16"]) for name in ("hf", "early")}
-    return {**over_fp32, **over_others, "fp32_late_over_early": ratio(both["late"], both["early"])}
+    few, many = (contenders(recipe_of(arguments.size, rows)) for rows in (arguments.batch, arguments.larger_batch))
+    names = ("hf-bf16", "early-bf16", "late-bf16")
+    both = alternate(
+        [few[name] for name in ("early", "late", *names)], arguments.repeats, arguments.threads, watch
+    ).seconds
+    larger = alternate([many[name] for name in names], arguments.repeats, arguments.threads, watch).seconds
+    return {
+        **{f"{name}_over_fp32": ratio(both[f"{name}-bf16"], both[name]) for name in ("early", "late")},
+        **over_others(both),
+        "fp32_late_over_early": ratio(both["late"], both["early"]),
+        "larger_batch": over_others(larger),
+    }
+
+
+def over_others(seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Return what late takes in bf16 over the others."""
+    return {f"late_over_{name}": ratio(seconds["late-bf16"], seconds[f"{name}-bf16"]) for name in ("hf", "early")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="base", help="base, large, or a recipe such as mini-base")
     parser.add_argument("--batch", type=int, default=8, help="rows a step")
-    parser.add_argument("--memory-batch", type=int, default=32, help="rows a step where memory is measured")
+    parser.add_argument("--larger-batch", type=int, default=32, help="rows a step for memory, and once more in bf16")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--before", help="clone of another commit, whose late masking takes turns with ours")
@@ -443,7 +459,7 @@ def main() -> None:
     every = contenders(recipe_of(arguments.size, arguments.batch))
     if arguments.only_bf16:
         flops = {f"flops_late_over_{name}": every["late"].flops / every[name].flops for name in ("hf", "early")}
-        print(json.dumps({**vars(arguments), **in_half_precision(arguments, every, watch), **flops}))
+        print(json.dumps({**vars(arguments), **in_half_precision(arguments, watch), **flops}))
         return
     loop, table = loop_alone(arguments, every, watch)
     if arguments.only_loop:
@@ -460,8 +476,8 @@ def main() -> None:
         table |= {name: row for name, row in rows_of(second, kinds) if name != "late"}
         over_inside = {name: ratio(kinds.seconds[name], kinds.seconds["late"]) for name in kinds.seconds}
     saving = alternate([every["late"], every["late-saving"]], arguments.repeats, arguments.threads, watch)
-    mixed = in_half_precision(arguments, every, watch)
-    larger = contenders(recipe_of(arguments.size, arguments.memory_batch))
+    mixed = in_half_precision(arguments, watch)
+    larger = contenders(recipe_of(arguments.size, arguments.larger_batch))
     memory = measured_memory([larger["hf"], larger["late"]], arguments.threads, watch)
 
     late_over_hf, late_over_early = (ratio(found.seconds["late"], found.seconds[name]) for name in ("hf", "early"))
