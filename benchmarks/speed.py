@@ -431,7 +431,7 @@ def in_half_precision(arguments: Any, watch: Callable[[str], None]) -> dict[str,
         **{f"{name}_over_fp32": ratio(both[f"{name}-bf16"], both[name]) for name in ("early", "late")},
         **over_others(both),
         "fp32_late_over_early": ratio(both["late"], both["early"]),
-        "larger_batch": over_others(larger),
+        "with_more_rows": over_others(larger),
     }
 
 
