@@ -389,8 +389,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
         best = min((curve for curve in whole if curve.name == name), key=lambda curve: curve.loss)
         axes.plot([p[1] for p in best.points], [p[2] for p in best.points], marker="o", markersize=3, label=label)
     axes.axhline(found["loss"], color="grey", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="seconds on two cores", ylabel="validation loss, 15 % masked", xscale="log")
-    axes.legend(frameon=False)
+    axes.set(xlabel="seconds on two cores", ylabel="validation loss, 15 % masked", xlim=(0, None))
+    axes.legend(frameon=False, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
