@@ -207,9 +207,8 @@ def their_model(name: str, recipe: Recipe, vocabulary: Any) -> Any:
 def their_run(contender: Contender, flops: float, data: Path) -> Curve:
     """Train as transformers' run_mlm.py does."""
     import torch
-    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments, set_seed
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, set_seed
 
-    from latemask.ground.precision import mixed_precision
     from latemask.text import Mixture
     from latemask.training.job import plan_job
 
@@ -244,29 +243,39 @@ def their_run(contender: Contender, flops: float, data: Path) -> Curve:
 
     trainer = Trainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=str(data.parent / "hf"),
-            max_steps=steps,
-            per_device_train_batch_size=batch,
-            learning_rate=contender.rate,
-            warmup_steps=round(recipe.train.warmup * steps),
-            weight_decay=recipe.train.weight_decay,
-            adam_beta2=recipe.train.beta2,
-            adam_epsilon=recipe.train.epsilon,
-            bf16=mixed_precision("auto") is torch.bfloat16,
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-            logging_strategy="no",
-            seed=0,
-        ),
+        args=their_arguments(contender, recipe, steps, data.parent / "hf"),
         data_collator=DataCollatorForLanguageModeling(tokenizer=mixture.tokenizer, mlm_probability=0.15),
         train_dataset=Rows(),
         callbacks=[Validated()],
     )
     trainer.train()
     return found
+
+
+def their_arguments(contender: Contender, recipe: Recipe, steps: int, out: Path) -> Any:
+    """Return the Trainer's defaults, with the optimizer set as ours is."""
+    import torch
+    from transformers import TrainingArguments
+
+    from latemask.ground.precision import mixed_precision
+
+    return TrainingArguments(
+        output_dir=str(out),
+        max_steps=steps,
+        per_device_train_batch_size=contender.batch,
+        learning_rate=contender.rate,
+        warmup_steps=round(recipe.train.warmup * steps),
+        weight_decay=recipe.train.weight_decay,
+        adam_beta2=recipe.train.beta2,
+        adam_epsilon=recipe.train.epsilon,
+        bf16=mixed_precision("auto") is torch.bfloat16,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_strategy="no",
+        seed=0,
+    )
 
 
 def validated(model: Any, job: Any, samples: Any) -> float:
