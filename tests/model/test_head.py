@@ -81,7 +81,9 @@ def test_in_half_precision_the_loss_is_exact_though_the_products_are_not():
     assert abs(torchs.item() - exact.item()) > 1e-3  # or ours is not needed any more
 
 
-def test_in_half_precision_the_gradients_are_those_of_the_plain_loss():
+@pytest.mark.parametrize("piece", [700, 8192])  # of 3,000 words: in uneven pieces, or at once
+def test_in_half_precision_the_gradients_are_those_of_the_plain_loss(piece, monkeypatch):
+    monkeypatch.setattr(head_module, "PIECE_WORDS", piece)
     (features, words, bias), labels = half_precision_parts()
     plain = [part.detach().float().requires_grad_() for part in (features, words, bias)]
     (3 * F.cross_entropy(F.linear(*plain), labels)).backward()

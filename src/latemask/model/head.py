@@ -14,6 +14,9 @@ from torch.nn import functional as F
 # torch's own choice of chunk is a few rows, 1.7 to 2.5 times slower here; from 256 rows on it makes no difference
 # (docs/results.md). At 50,000 pieces 512 rows of logits are 100 MB.
 CHUNK_ROWS = 512
+# Of the word table's gradient in half precision. oneDNN finds no good blocking for some sizes: 50,265 words at once
+# take 1.5 times as long.
+PIECE_WORDS = 8192
 
 
 class PredictionHead(nn.Module):
@@ -69,7 +72,7 @@ class HalfPrecisionLoss(torch.autograd.Function):
                 losses, shares = _losses_and_shares(F.linear(narrow_features[rows], narrow_words), bias, labels[rows])
                 gradient = shares.to(half)  # not divided yet: small numbers would be lost in fp16
                 for_features[rows] = gradient @ narrow_words
-                for_words = _added(for_words, gradient.T @ narrow_features[rows])
+                for_words = _add_outer(for_words, gradient, narrow_features[rows])
                 for_bias = _added(for_bias, shares.sum(0))
                 total = _added(total, losses.sum())
         assert total is not None
@@ -96,6 +99,19 @@ def _losses_and_shares(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Te
     return losses, shares.scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=shares.dtype))
 
 
+def _add_outer(total: Tensor | None, gradient: Tensor, features: Tensor) -> Tensor:
+    """Return the word table's gradient with that of a chunk added, in fp32: gradient.T [W, N] @ features [N, D]."""
+    products = (some.T @ features for some in gradient.split(PIECE_WORDS, dim=1))
+    if total is None:  # the table is large: no pass to clear it first
+        total = features.new_empty(gradient.shape[1], features.shape[1], dtype=torch.float32)
+        for words, product in zip(total.split(PIECE_WORDS), products, strict=True):
+            words.copy_(product)
+    else:
+        for words, product in zip(total.split(PIECE_WORDS), products, strict=True):
+            words.add_(product)
+    return total
+
+
 def _added(total: Tensor | None, part: Tensor) -> Tensor:
-    """Sum in fp32; the first part is only converted, and the word table's is large."""
-    return part.float() if total is None else total.add_(part)
+    """Return the sum so far, in fp32."""
+    return part if total is None else total.add_(part)
