@@ -108,7 +108,7 @@ def plain_sgd(model, train):
     return torch.optim.SGD(model.parameters(), lr=train.learning_rate, momentum=0.9)
 
 
-def constant(done, warmup, steps):
+def constant(done, phases):
     return 1.0
 
 

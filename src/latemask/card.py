@@ -51,7 +51,7 @@ _TRAINING = """
 | compute, forward and backward | {flops:.3g} FLOPs |
 | start | {start} |
 | validation loss, 15 % masked | {validation} |
-
+{history}
 ```yaml
 {recipe}```
 """
@@ -82,7 +82,9 @@ def _training(run: RunFolder, source: Path) -> str:
     data, progress = run.record["data"], source / PROGRESS
     steps = json.loads(progress.read_text("utf-8"))["step"] if progress.is_file() else run.record["steps"]
     rows = run.metrics()
-    spent = next((row for row in reversed(rows) if row["step"] <= steps), {"step": 1, "tokens": 0, "flops": 0})
+    last = next((row for row in reversed(rows) if row["step"] <= steps), {"step": 1, "tokens": 0, "flops": 0})
+    stem = run.stem
+    since = (steps - stem.step) / max(1, last["step"] - stem.step)  # log lines may end before the steps do
     validated = [row for row in rows if "eval_masked" in row and row["step"] <= steps]
     return _TRAINING.format(
         documents=data["documents"],
@@ -90,10 +92,11 @@ def _training(run: RunFolder, source: Path) -> str:
         sources=f" ({', '.join(map(_safe, data['sources']))})" if data["sources"] else "",
         vocabulary=data["vocabulary"],
         steps=steps,
-        seen=spent["tokens"] * steps // spent["step"],
-        flops=spent["flops"] * steps / spent["step"],
+        seen=stem.tokens + round((last["tokens"] - stem.tokens) * since),
+        flops=stem.flops + (last["flops"] - stem.flops) * since,
         start=_start(run),
         validation=f"{validated[-1]['eval_loss']:.3f}" if validated else "not measured",
+        history=_history(run),
         recipe=run.recipe_file.read_text("utf-8", errors="replace"),
     )
 
@@ -104,6 +107,16 @@ def _start(run: RunFolder) -> str:
     if name := run.record.get("start"):
         return f"{_safe(name)}, counted in {run.record['start_seconds']:.0f} s"
     return "random"
+
+
+def _history(run: RunFolder) -> str:
+    """Tell where a branch comes from, run by run."""
+    lines = [
+        f"- steps {one['from'] + 1:,} to {one['step']:,}: {_safe(Path(one['run']).name)} ({_safe(one['data'])}), "
+        f"{one['own_flops']:.3g} FLOPs. Then: {_safe('; '.join(one['changed'])) or 'nothing changed'}"
+        for one in run.record.get("branch", {}).get("history", [])
+    ]
+    return "\n".join(["", "A branch; all of it is in the numbers above:", "", *lines, ""]) if lines else ""
 
 
 def _safe(text: str) -> str:

@@ -43,15 +43,15 @@ class Option:
     def element(self) -> Any:
         """What it is a sequence of, if it is one or may be one."""
         kinds = typing.get_args(self.annotation) if _is_union(self.annotation) else [self.annotation]
-        found = [typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is Sequence]
+        found = [typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) in (Sequence, tuple)]
         return found[0] if found else None
 
     @property
     def is_repeated(self) -> bool:
         """Whether several are given by repeating the option; numbers, names and paths stand behind one."""
         element = self.element
-        is_word = element in (float, Path) or typing.get_origin(element) is Literal
-        return element is not None and not is_word
+        is_word = element in (int, float, Path) or typing.get_origin(element) is Literal
+        return element is not None and not is_word and typing.get_origin(self.annotation) is not tuple
 
     def add_to(self, group: Any) -> None:
         """Make it known to a parser. Values stay text: what they mean is found out later, with better words."""
@@ -88,7 +88,8 @@ class Option:
         for word in words:
             if choices and word not in choices:
                 raise UserError(f"{self.option}: unknown '{word}'{nearest(word, choices)}")
-        return [converted(word, element, self.option) for word in words]
+        found = [converted(word, element, self.option) for word in words if word]
+        return tuple(found) if typing.get_origin(self.annotation) is tuple else found
 
 
 def _is_union(annotation: Any) -> bool:

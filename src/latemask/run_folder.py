@@ -16,9 +16,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,15 @@ from latemask.ground.errors import UserError
 from latemask.ground.files import exclusive_lock, write_json_atomically, write_text_atomically
 from latemask.ground.sealed import MANIFEST as SEAL
 from latemask.ground.sealed import damage
-from latemask.recipe import MOST_STEPS, Recipe, differences, dump_recipe, load_recipe
+from latemask.recipe import MOST_STEPS, ROOT, Recipe, Stem, differences, dump_recipe, load_recipe
 
 PROGRESS = "progress.json"
 """In a checkpoint: how far it is."""
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
 _OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder", "report")
 _FIXED = ("objective", "length", "encoder.", "join.", "train.batch_size")
+WATCHING = ("log_every", "eval_every", "save_every", "keep_checkpoints", "keep_at", "workers")
+"""Keys of `train` that no weight depends on: a run goes on with whatever they are now."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,15 @@ class RunFolder:
             list(map(int, record.get("left_out_batches", [])))
             list(map(str, record.get("precision", [])))
             float(record["start_seconds"] if str(record.get("start", "")) else 0)
+            _stem_in(record)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
         return record
+
+    @property
+    def stem(self) -> Stem:
+        """What the run has behind it, where it is a branch."""
+        return _stem_in(self.record)
 
     def update(self, **changes: Any) -> None:
         """Change entries of run.json."""
@@ -132,19 +141,30 @@ class RunFolder:
         if self._occupied() and not self._holds_run():
             raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
 
-    def start(self, recipe: Recipe, data: dict[str, Any], overwrite: bool) -> None:
-        """Begin a new run here, or say why not."""
+    def start(
+        self,
+        recipe: Recipe,
+        data: dict[str, Any],
+        overwrite: bool,
+        more: dict[str, Any] | None = None,
+        bring: Callable[[RunFolder], None] | None = None,
+    ) -> None:
+        """Begin a new run here, or say why not. A branch notes more in run.json, and brings its first checkpoint."""
         if self._occupied() or self._cleared.exists():
             self._refuse_or_clear(overwrite)
+        elif self.path.is_dir():
+            self._clear()  # what a start that was killed left
         packages = ("latemask", "torch", "transformers", "tokenizers", "numpy")
         versions = {"python": sys.version.split()[0], **{name: version(name) for name in packages}}
-        record = {"status": "new", "data": data, "command": sys.argv, "versions": versions}
-        write_json_atomically(self.path / "run.json", record)
+        record = {"status": "new", "id": uuid.uuid4().hex, "data": data, "command": sys.argv, "versions": versions}
+        write_json_atomically(self.path / "run.json", {**record, **(more or {})})
+        if bring:
+            bring(self)
         write_text_atomically(self.recipe_file, dump_recipe(recipe))  # last: from here on there is a run
 
     def changes(self, recipe: Recipe, data: dict[str, Any]) -> list[str]:
-        """Say in what a recipe and data differ from those that the run began with."""
-        changed = differences(load_recipe(self.recipe_file), recipe)
+        """Say in what a recipe and data differ from those that the run began with, as far as weights depend on it."""
+        changed = differences(as_watched_by(recipe, load_recipe(self.recipe_file)), recipe)
         began_with = self.record.get("data", {})
         if began_with.get("fingerprint") != data["fingerprint"]:
             changed.append(f"data: {began_with.get('folder')} -> {data['folder']} (other data, whatever the name)")
@@ -160,14 +180,14 @@ class RunFolder:
         """Let a run go on, with the recipe and the data it began with or, if that is allowed, with others."""
         if not allow_changes:
             self.check_same(recipe, data)
-            return
         changed = self.changes(recipe, data)
         if fixed := [line for line in changed if line.startswith(_FIXED)]:
             kept = "a run keeps its model's shape, and its batch, by which samples are counted"
             raise UserError(f"{'; '.join(fixed)}: {kept}")
-        if changed:
-            say(f"going on with changes: {'; '.join(changed)}")
+        if every := differences(load_recipe(self.recipe_file), recipe):
+            say(f"going on with changes: {'; '.join(every)}")
             write_text_atomically(self.recipe_file, dump_recipe(recipe))
+        if changed:
             self.update(data=data, changes=[*self.record.get("changes", []), changed])
 
     def all_checkpoints(self) -> list[Path]:
@@ -247,7 +267,15 @@ class RunFolder:
         """Whether somebody's files are here; not our lock, nor what a start that was killed left."""
         if not self.path.is_dir() or self._cleared.exists():
             return False
-        return any(path.name != "run.json" and not path.name.startswith(".") for path in self.path.iterdir())
+        left = _OURS if self._start_was_killed() else ("run.json",)
+        return any(path.name not in left and not path.name.startswith(".") for path in self.path.iterdir())
+
+    def _start_was_killed(self) -> bool:
+        """Whether there is a run.json that says no more than that a run was to begin."""
+        try:
+            return self.record.get("status") == "new" and not self.recipe_file.exists()
+        except UserError:
+            return False
 
     def _holds_run(self) -> bool:
         """Both files: a recipe.yaml alone may be the user's own."""
@@ -260,6 +288,10 @@ class RunFolder:
             raise UserError(f"{self.path} {finished if self.is_finished() else unfinished}")
         if self.recipe_file.exists():
             self.recipe_file.replace(self._cleared)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what is ours."""
         for path in self.path.iterdir():
             ours = path.name in _OURS or path.name.startswith(tuple(f".{name}" for name in _OURS))
             if ours and path.is_dir() and not path.is_symlink():
@@ -267,6 +299,25 @@ class RunFolder:
             elif ours:
                 path.unlink()
         self._cleared.unlink(missing_ok=True)
+
+
+def tokenizer_checksum(data: dict[str, Any]) -> str | None:
+    """Return what tells a tokenizer from others, of what a run notes of its data; None where that is not known."""
+    files = data.get("fingerprint")
+    named = files.items() if isinstance(files, dict) else ()
+    return next((str(checksum) for name, checksum in named if name.endswith("tokenizer.json")), None)
+
+
+def as_watched_by(recipe: Recipe, other: Recipe) -> Recipe:
+    """Return another recipe with this one's keys that no weight depends on."""
+    return replace(other, train=replace(other.train, **{key: getattr(recipe.train, key) for key in WATCHING}))
+
+
+def _stem_in(record: dict[str, Any]) -> Stem:
+    """Return what a branch's run.json says of its stem."""
+    if not (branch := record.get("branch")):
+        return ROOT
+    return Stem(int(branch["step"]), int(branch["samples"]), int(branch["tokens"]), float(branch["flops"]))
 
 
 def step_of(checkpoint: Path) -> int:

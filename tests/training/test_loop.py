@@ -13,7 +13,6 @@ from latemask.model import build_model, complete_recipe
 from latemask.training import loop as loop_module
 from latemask.training.loop import Loop, NonFinite
 from latemask.training.optimizers import decay_groups
-from latemask.training.schedules import linear
 from tests.conftest import FAMILIES, VOCABULARY, joining, make_batch, make_rows, tiny_recipe
 
 CPU = torch.device("cpu")
@@ -115,11 +114,6 @@ def test_accumulated_rows_are_one_batch():
         one.step([every])
         two.step([Batch({name: value[part] for name, value in every.items()}) for part in (slice(0, 4), slice(4, 8))])
     assert two.logged()["loss"] == pytest.approx(one.logged()["loss"], rel=1e-5)
-
-
-def test_the_rate_rises_and_falls_in_straight_lines():
-    assert [linear(done, 2, 6) for done in range(7)] == [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
-    assert linear(0, 0, 4) == 1.0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -25,7 +25,7 @@ from latemask.ground.sealed import seal
 from latemask.masking.batches import Collator
 from latemask.model import build_model, load_model
 from latemask.model.pretraining import EncoderForPreTraining
-from latemask.recipe import FAMILIES, BudgetRecipe, EncoderRecipe, MaskRecipe, dump_recipe
+from latemask.recipe import FAMILIES, BudgetRecipe, EncoderRecipe, MaskRecipe, checks, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
 from latemask.training import loop
@@ -379,7 +379,8 @@ def test_a_lock_left_by_a_crash_locks_nobody_out(data, tmp_path):
     assert pretrain(recipe_of(2), data=data.folder, out=tmp_path / "run").is_finished()
 
 
-def test_a_diverging_run_stops_with_advice(data, tmp_path):
+def test_a_diverging_run_stops_with_advice(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(checks._RANGES, "train.learning_rate", "(0, inf)")
     with pytest.raises(UserError, match=r"the gradient is (nan|inf) at step \d+.*train\.learning_rate"):
         pretrain(recipe_of(20, learning_rate=1e18, clip=0, warmup=0), data=data.folder, out=tmp_path / "run")
 

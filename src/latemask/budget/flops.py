@@ -11,9 +11,10 @@ from itertools import pairwise
 
 from latemask.ground.errors import UserError
 from latemask.objectives import Flops, Weights
-from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, BudgetRecipe, MaskRecipe, Recipe
+from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, ROOT, BudgetRecipe, MaskRecipe, Recipe, Stem
 
 _MOST_STAGES = 1000
+_ROUNDING = 1e-6  # of a step: a branch that changes nothing has as many as its stem, whatever the sums are rounded to
 
 
 def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
@@ -29,8 +30,13 @@ def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     return Flops(*(sum(share * getattr(flops, part.name) for share, flops in found) for part in fields(Flops)))
 
 
-def spent(recipe: Recipe, steps: int, done: int) -> float:
-    """Return the FLOPs of the first `done` of `steps` steps, forward and backward."""
+def spent(recipe: Recipe, steps: int, done: int, stem: Stem = ROOT) -> float:
+    """Return the FLOPs of the first `done` of `steps` steps, forward and backward; those of a stem included."""
+    return stem.flops + (_own(recipe, steps, done) - _own(recipe, steps, stem.step))
+
+
+def _own(recipe: Recipe, steps: int, done: int) -> float:
+    """The same of a run that did all of its steps itself."""
     left, total = float(done), 0.0
     for share, stage in _stages(recipe):
         here = min(share * steps, left)
@@ -70,17 +76,18 @@ def with_budget(recipe: Recipe, steps: int | None, tokens: float | None, flops: 
     return recipe if given == BudgetRecipe() else replace(recipe, budget=given)
 
 
-def planned_steps(recipe: Recipe) -> int:
-    """Return the steps that the budget of a recipe pays for; the recipe is spelled out."""
+def planned_steps(recipe: Recipe, stem: Stem = ROOT) -> int:
+    """Return the steps that the budget of a recipe, spelled out, pays for; a branch's with those of its stem."""
     budget, batch = recipe.budget, recipe.train.batch_size
     if budget.steps is not None:
         return budget.steps
     if budget.tokens is not None:
         seen = batch * recipe.length
-        steps, price = int(budget.tokens // seen), f"{seen:,} tokens"
+        steps, price = stem.step + int((budget.tokens - stem.tokens) // seen), f"{seen:,} tokens"
     elif budget.flops is not None:
         a_step = batch * sequence_flops(recipe).training
-        steps, price = int(budget.flops // a_step), f"{a_step:.3g} FLOPs"
+        left = budget.flops - stem.flops + (_ROUNDING * a_step if stem.step else 0)
+        steps, price = stem.step + int(left // a_step), f"{a_step:.3g} FLOPs"
     else:
         raise UserError("no budget: give --max-steps, --tokens or --flops, or a budget in the recipe")
     if steps > MOST_STEPS:

@@ -39,9 +39,10 @@ def _converted(value: Any, annotation: Any) -> Any:
         raise ValueError
     if typing.get_origin(annotation) is Literal:
         return value if value in typing.get_args(annotation) else _refuse()
-    if typing.get_origin(annotation) in (Sequence, list, tuple):
+    if (kind := typing.get_origin(annotation)) in (Sequence, list, tuple):
         (element, *_) = typing.get_args(annotation)
-        return [_converted(one, element) for one in (value if isinstance(value, (list, tuple)) else [value])]
+        found = [_converted(one, element) for one in (value if isinstance(value, (list, tuple)) else [value])]
+        return tuple(found) if kind is tuple else found
     if annotation is types.NoneType:
         return None if value is None or value == "null" else _refuse()
     if annotation is bool:

@@ -53,10 +53,12 @@ class MaskSchedule:
 
     recipe: Recipe
     steps: int
+    first: int = 0
+    """The sample that step 0 would begin with; not 0 in a branch whose batch is another than its stem's."""
 
     def of_sample(self, index: int) -> MaskCounts:
         """Return the counts of the step that a sample belongs to."""
-        step = index // self.recipe.train.batch_size
+        step = (index - self.first) // self.recipe.train.batch_size
         return self.recipe.at(min(1.0, (step + 0.5) / self.steps)).counts
 
 
@@ -80,9 +82,9 @@ class Collator:
         self.options = OBJECTIVES[self.objective].Options() if options is None else options
 
     @classmethod
-    def of(cls, recipe: Recipe, vocabulary: Vocabulary, steps: int) -> Collator:
-        """Return what makes the batches of a run of so many steps."""
-        return cls._of(recipe, MaskSchedule(recipe, steps), vocabulary, recipe.seed)
+    def of(cls, recipe: Recipe, vocabulary: Vocabulary, steps: int, first: int = 0) -> Collator:
+        """Return what makes the batches of a run of so many steps, whose step 0 begins with sample `first`."""
+        return cls._of(recipe, MaskSchedule(recipe, steps, first), vocabulary, recipe.seed)
 
     @classmethod
     def validating(cls, recipe: Recipe, vocabulary: Vocabulary) -> Collator:

@@ -84,11 +84,13 @@ class TrainRecipe:
     optimizer: str = field(default="adamw", metadata={"table": OPTIMIZERS})
     """What turns gradients into steps."""
     schedule: str = field(default="linear", metadata={"table": SCHEDULES})
-    """How the learning rate goes; linear: it rises during the warm-up and then falls to 0."""
+    """How the learning rate goes after the warm-up; linear and cosine: it falls to 0; wsd: it stays until the decay."""
     learning_rate: float = 1e-3
     """Peak learning rate."""
     warmup: float = 0.06
-    """Share of the steps in which the learning rate rises."""
+    """Share of the steps in which the learning rate rises; from 1 on: how many steps."""
+    decay: float = 0.1
+    """Share of the steps in which wsd lets it fall to 0, at the end; from 1 on: how many steps."""
     weight_decay: float = 0.01
     """Weight decay, not on biases and norms."""
     beta1: float = 0.9
@@ -115,6 +117,8 @@ class TrainRecipe:
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """How many checkpoints are kept."""
+    keep_at: tuple[int, ...] = ()
+    """Steps whose checkpoints are written and kept whatever happens: to branch from."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,28 @@ class MaskCounts:
     def visible(self) -> int:
         """Positions the encoder sees."""
         return self.length - self.masked - self.dropped
+
+
+@dataclass(frozen=True)
+class Stem:
+    """What a branch has behind it when it begins: the steps of the run it came from, and what they cost in all."""
+
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+    flops: float = 0.0
+
+    def first_sample(self, step: int, batch_size: int) -> int:
+        """Return the first sample of a step: they go on where the stem's ended, whatever its batch was."""
+        return self.samples + (step - self.step) * batch_size
+
+    def tokens_at(self, step: int, recipe: Recipe) -> int:
+        """Return the tokens of text seen after so many steps, the stem's included."""
+        return self.tokens + (step - self.step) * recipe.train.batch_size * recipe.length
+
+
+ROOT = Stem()
+"""Nothing: what a run has behind it that is no branch."""
 
 
 def batch_split(train: TrainRecipe, world_size: int) -> tuple[int, int]:

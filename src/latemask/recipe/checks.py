@@ -34,8 +34,9 @@ _RANGES = {
         for key in ("batch_size", "micro_batch_size", "log_every", "eval_every", "eval_rows", "save_every")
     },
     "train.keep_checkpoints": f"[1, {_LARGEST}]",
-    "train.learning_rate": "(0, inf)",
-    "train.warmup": "[0, 1]",
+    "train.learning_rate": "(0, 1]",
+    "train.warmup": f"[0, {MOST_STEPS}]",
+    "train.decay": f"(0, {MOST_STEPS}]",
     "train.beta1": "[0, 1)",
     "train.beta2": "[0, 1)",
     "train.weight_decay": "[0, inf)",
@@ -71,9 +72,20 @@ def _problems(recipe: Recipe) -> Iterator[str | None]:
     yield _count_problem(recipe.at(0))
     yield _count_problem(recipe.at(1))
     yield OBJECTIVES[recipe.objective].problem(recipe)
+    yield from _phase_problems(recipe)
     given = [key for key, value in asdict(recipe.budget).items() if value is not None]
     if len(given) > 1:
         yield f"budget has {' and '.join(given)}; give one of them"
+
+
+def _phase_problems(recipe: Recipe) -> Iterator[str | None]:
+    """What can be said of the schedule before the number of steps is known."""
+    train = recipe.train
+    for key, value in (("train.warmup", train.warmup), ("train.decay", train.decay)):
+        if value >= 1 and value != int(value):
+            yield f"{key} is {value:g}; below 1 it is a share of the steps, from 1 on a whole number of them"
+    for step in train.keep_at:
+        yield out_of_range("train.keep_at", step, f"[1, {MOST_STEPS}]")
 
 
 def _unknown_names(section: Any) -> Iterator[str | None]:

@@ -18,7 +18,7 @@ from latemask.reporting.grammar import GrammarTests, grammar_figures, grammar_ta
 from latemask.reporting.page import Page, Progress, Section, Table
 from latemask.reporting.plots import FIGURES, curves, ends, scores, split
 from latemask.reporting.probes import Probes, probe_figures, probe_tables, read_probes
-from latemask.reporting.runs import Run, common_ground, read_run, read_runs, recipe_differences
+from latemask.reporting.runs import Run, common_ground, read_run, read_runs, recipe_differences, spent_together
 from latemask.reporting.scores import ByContest, Scores, read_scores
 from latemask.reporting.verdict import Arm, arms_of, verdict
 
@@ -165,7 +165,7 @@ def _page(title: str, runs: Sequence[Run], arms: Sequence[Arm], judged: _Judgeme
         Section("grammar", "Grammar", "", grammar_figures(tests), [grammar_table(t) for t in tests.tests.values()]),
         Section("probes", "Layers", "", probe_figures(probes), probe_tables(probes)),
         Section("losses", "Loss", losses, [*ends(arms), *curves(runs)]),
-        Section("compute", "Compute", "", [split(runs)], [_totals(runs)]),
+        Section("compute", "Compute", _together(runs), [split(runs)], [_totals(runs)]),
         Section("differences", "What differs between the recipes", "", (), _difference_tables(runs)),
     ]
     recipes = [(run.name, dump_recipe(run.recipe)) for run in runs]
@@ -210,6 +210,13 @@ def _spread(values: Sequence[float]) -> str:
         return "–"
     median = f"{statistics.median(values):.1f}"
     return f"{median} ({min(values):.1f}–{max(values):.1f})" if len(values) > 1 else median
+
+
+def _together(runs: Sequence[Run]) -> str:
+    """Say what branches cost in all."""
+    if len(runs) < 2 or not any(run.stem.step for run in runs):
+        return ""
+    return f"Together {spent_together(runs):.3g} FLOPs: a stem that several runs branched from is counted once."
 
 
 def _totals(runs: Sequence[Run]) -> Table:

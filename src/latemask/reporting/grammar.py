@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from latemask.budget.flops import spent
 from latemask.evaluation.grammar import verdict
 from latemask.evaluation.grammar_results import FLOORS, read_record
 from latemask.evaluation.identity import encoder_checksum
@@ -82,7 +81,7 @@ def _collect(model: dict[str, Any], test: GrammarTest, runs: Sequence[Run], prob
     if run is None:
         test.judged.append(Judged(printable(model["model"]), None, model))
     elif model["step"] is not None:
-        flops = spent(run.recipe, run.steps, model["step"])
+        flops = run.flops_at(model["step"])
         test.judged.append(Judged(f"{run.name} (step {model['step']:,})", flops, model))
     elif _checksum(run) not in (None, model["identity"]):
         problems.append(f"{run.name}: its grammar was tested with other weights than it has now; left out")

@@ -11,8 +11,8 @@ from latemask.budget.flops import mlm_baseline, planned_steps, sequence_flops, s
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest
-from latemask.recipe import MLM_RATE, OBJECTIVES, BudgetRecipe, Recipe, flat, load_recipe, spelled_out
-from latemask.run_folder import RunFolder, is_number
+from latemask.recipe import MLM_RATE, OBJECTIVES, BudgetRecipe, Recipe, Stem, flat, load_recipe, spelled_out
+from latemask.run_folder import WATCHING, RunFolder, is_number, tokenizer_checksum
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,12 @@ class Run:
     @property
     def steps(self) -> int:
         """Steps that are planned."""
-        return planned_steps(self.recipe)
+        return planned_steps(self.recipe, self.stem)
+
+    @property
+    def stem(self) -> Stem:
+        """What it has behind it, where it is a branch."""
+        return self.folder.stem
 
     @property
     def done(self) -> int:
@@ -56,12 +61,16 @@ class Run:
     @property
     def flops(self) -> float:
         """Spent so far, forward and backward."""
-        return spent(self.recipe, self.steps, self.done)
+        return self.flops_at(self.done)
+
+    def flops_at(self, step: int) -> float:
+        """The same after so many steps of its own."""
+        return spent(self.recipe, self.steps, step, self.stem)
 
     @property
     def tokens(self) -> int:
         """Tokens of text seen so far."""
-        return self.done * self.recipe.train.batch_size * self.recipe.length
+        return self.stem.tokens_at(self.done, self.recipe)
 
     @property
     def seconds(self) -> float:
@@ -90,10 +99,11 @@ class Run:
 
     def place(self, row: dict[str, Any], axis: str) -> float:
         """Return where a log line stands on an axis: steps, tokens, flops or seconds."""
+        step, is_of_stem = row["step"], row["step"] <= self.stem.step  # whose recipe may have been another
         return {
-            "steps": row["step"],
-            "tokens": row["step"] * self.recipe.train.batch_size * self.recipe.length,
-            "flops": spent(self.recipe, self.steps, row["step"]),
+            "steps": step,
+            "tokens": row.get("tokens", 0) if is_of_stem else self.stem.tokens_at(step, self.recipe),
+            "flops": row.get("flops", 0.0) if is_of_stem else self.flops_at(step),
             "seconds": row["seconds"],
         }[axis]
 
@@ -127,12 +137,21 @@ class Run:
         return replace(self.recipe, seed=0, budget=BudgetRecipe(steps=self.steps))
 
     @property
+    def way(self) -> tuple[Any, ...]:
+        """Where a branch left other runs, and what changed there."""
+        idle = ("budget.", *(f"train.{key}:" for key in WATCHING))
+        history = self.record.get("branch", {}).get("history", [])
+        return tuple((one["step"], *(x for x in one["changed"] if not x.startswith(idle))) for one in history)
+
+    @property
     def problems(self) -> list[str]:
         """What a reader of its numbers must know."""
         found = []
         if not self.is_finished:
             place = f"step {self.done:,} of {self.steps:,}"
             found.append(f"not finished ({self.status}): {place}, so its last numbers are not its end")
+        for one in self.record.get("branch", {}).get("history", []):
+            found.append(f"its steps {one['from'] + 1:,} to {one['step']:,} are those of {one['run']}, and counted")
         if start := self.recipe.encoder.init:
             found.append(f"starts from {start}: what was spent on that before is not counted")
         if not _fingerprint(self):
@@ -182,7 +201,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
     if recipe.encoder.vocab_size is None and not isinstance(vocabulary, int):
         raise UserError(f"{path}/recipe.yaml does not say encoder.vocab_size, so its FLOPs are not known")
     recipe = spelled_out(recipe, vocabulary or 0)
-    planned_steps(recipe)  # or say that there is no budget
+    planned_steps(recipe, folder.stem)  # or say that there is no budget
     rows = folder.metrics()
     # A validation that does not say what it masked had the run's own masks: those that all have now, or others.
     own = MLM_RATE if recipe.at(1).counts == recipe.as_validated.counts and recipe.seed == 0 else None
@@ -190,7 +209,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
     name, damaged = name or printable(path.resolve().name), folder.damaged_metrics()
     run = Run(name, folder, recipe, record, kept, damaged, folder.is_in_use(), len(rows) - len(kept))
     try:
-        str([run.problems, data_of(run), tokenizer_of(run)])
+        str([run.problems, data_of(run), tokenizer_of(run), run.way, spent_together([run])])
     except (TypeError, ValueError, AttributeError, LookupError, RecursionError):
         raise UserError(f"{path / 'run.json'} is damaged") from None
     return run
@@ -241,7 +260,18 @@ def common_ground(runs: Sequence[Run]) -> list[str]:
 
 def identity_of(run: Run) -> tuple[Any, ...]:
     """Return what is the same for two runs that are one run twice."""
-    return run.arm, run.recipe.seed, data_of(run)
+    return run.arm, run.recipe.seed, data_of(run), run.way
+
+
+def spent_together(runs: Sequence[Run]) -> float:
+    """Return the FLOPs of all runs; a stem that several came from was paid for once."""
+    own: dict[str, float] = {}
+    for run in runs:
+        name = str(run.record.get("id", run.folder.path.resolve()))
+        parts = [(one["id"], one["own_flops"]) for one in run.record.get("branch", {}).get("history", [])]
+        for who, flops in [*parts, (name, run.flops - run.stem.flops)]:
+            own[who] = max(own.get(who, 0.0), flops)
+    return sum(own.values())
 
 
 def _fingerprint(run: Run) -> Any:
@@ -255,9 +285,7 @@ def data_of(run: Run) -> str:
 
 def tokenizer_of(run: Run) -> str:
     """Return what tells the tokenizer of a run from others; that of its data, where it is not known by itself."""
-    files = _fingerprint(run)
-    named = files.items() if isinstance(files, dict) else ()
-    return next((str(checksum) for name, checksum in named if name.endswith("tokenizer.json")), data_of(run))
+    return tokenizer_checksum(run.record.get("data", {})) or data_of(run)
 
 
 def _groups(runs: Sequence[Run], identity: Callable[[Run], Any]) -> list[list[str]]:

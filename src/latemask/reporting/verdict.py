@@ -67,7 +67,7 @@ def arms_of(runs: Sequence[Run], scores: Scores) -> list[Arm]:
     for run in runs:
         if run.is_finished and identity_of(run) not in known:
             known.add(identity_of(run))
-            groups.setdefault(f"{run.arm} {data_of(run)}", []).append(run)
+            groups.setdefault(f"{run.arm} {run.way} {data_of(run)}", []).append(run)
     labelled = zip(_labels([group[0] for group in groups.values()]), groups.values(), strict=True)
     return [Arm(label, group, [scores.averages(run.name) for run in group]) for label, group in labelled]
 

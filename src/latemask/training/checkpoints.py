@@ -78,8 +78,10 @@ def _write(
     run.update(last_checkpoint=loop.done)
     found = run.all_checkpoints()
     kept = [checkpoint for checkpoint in found if step_of(checkpoint) <= loop.done]
+    train = loop.recipe.train
+    stay = {*kept[: train.keep_checkpoints], *(one for one in kept if step_of(one) in train.keep_at)}
     for checkpoint in found:
-        if checkpoint not in kept[: loop.recipe.train.keep_checkpoints]:  # old, or passed over when it was set back
+        if checkpoint not in stay:  # old, or passed over when it was set back
             remove_folder(checkpoint)
 
 

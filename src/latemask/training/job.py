@@ -17,9 +17,10 @@ from latemask.ground.processes import rank, world_size
 from latemask.masking.batches import Batch, Collator
 from latemask.masking.samples import SampleDataset
 from latemask.model import complete_recipe
-from latemask.recipe import EncoderRecipe, Recipe, batch_split, check_recipe
+from latemask.recipe import ROOT, EncoderRecipe, Recipe, Stem, batch_split, check_recipe
 from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
+from latemask.training.schedules import Phases
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Job:
     recipe: Recipe
     data: Mixture
     steps: int
+    """In all: a branch's with those of its stem."""
+    stem: Stem = ROOT
 
     @property
     def batch_tokens(self) -> int:
@@ -42,7 +45,15 @@ class Job:
 
     def flops(self, done: int) -> float:
         """Return the FLOPs of the first steps."""
-        return spent(self.recipe, self.steps, done)
+        return spent(self.recipe, self.steps, done, self.stem)
+
+    def tokens(self, done: int) -> int:
+        """Return the tokens of text in the first steps."""
+        return self.stem.tokens_at(done, self.recipe)
+
+    def first_sample(self, step: int) -> int:
+        """Return the sample that a step begins with."""
+        return self.stem.first_sample(step, self.recipe.train.batch_size)
 
     def train_samples(self, done: int, left_out: Sequence[int] = ()) -> SampleDataset:
         """Return the samples after the first `done` steps; some batches may be left out, the next then move up."""
@@ -50,11 +61,11 @@ class Job:
         rows, weights = self.data.rows("train", self.recipe.length)
         return SampleDataset(
             rows,
-            self.steps * batch,
+            self.first_sample(self.steps),
             weights=weights,
             seed=self.recipe.seed,
-            first=done * batch,
-            gaps=[number * batch for number in sorted(left_out)],
+            first=self.first_sample(done),
+            gaps=[self.first_sample(number) for number in sorted(left_out)],
             gap=batch,
         )
 
@@ -67,7 +78,7 @@ class Job:
             self._loader(
                 self.train_samples(done, left_out),
                 [range(first, first + rows) for first in each],
-                Collator.of(self.recipe, self.data.vocabulary, self.steps),
+                Collator.of(self.recipe, self.data.vocabulary, self.steps, self.first_sample(0)),
             )
         )
 
@@ -109,10 +120,11 @@ def _ignore_signals(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None) -> Job:
+def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, stem: Stem = ROOT) -> Job:
     """Complete a recipe, which was checked, with what the data say, and refuse what cannot be trained here.
 
-    `known` is the encoder as a run that goes on has written it down: where it began need not be there any more.
+    `known` is the encoder as a run that goes on has written it down: where it began need not be there any more. `stem`
+    is what a branch has behind it.
     """
     recipe = complete_recipe(recipe, data.vocabulary, known)
     check_recipe(recipe)
@@ -126,7 +138,13 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None) 
                 f"{part.folder} holds {part.tokens('train')} tokens to train on, less than one row of "
                 f"{recipe.length}; give more text or lower --length"
             )
-    return Job(recipe, data, planned_steps(recipe))
+    steps = planned_steps(recipe, stem)
+    if steps < stem.step:
+        raise UserError(f"the budget pays for {steps:,} steps in all, and the branch begins at step {stem.step:,}")
+    if late := [step for step in recipe.train.keep_at if step > steps]:
+        raise UserError(f"train.keep_at has step {late[0]:,}, and the run has {steps:,}")
+    Phases.of(recipe.train, steps)
+    return Job(recipe, data, steps, stem)
 
 
 def _check_tokenizer(start: str, data: Mixture) -> None:

@@ -36,8 +36,8 @@ class Listener(ABC):
 class Metrics(Listener):
     """metrics.jsonl, with tokens and FLOPs so far; seconds go on where a resumed run stopped, and count its start."""
 
-    def __init__(self, run: RunFolder, tokens_a_step: int, flops: Callable[[int], float]):
-        self.run, self.tokens_a_step, self.flops = run, tokens_a_step, flops
+    def __init__(self, run: RunFolder, tokens: Callable[[int], int], flops: Callable[[int], float]):
+        self.run, self.tokens, self.flops = run, tokens, flops
         rows = run.metrics()
         self.started = time.monotonic() - (rows[-1]["seconds"] if rows else run.record.get("start_seconds", 0.0))
 
@@ -46,7 +46,7 @@ class Metrics(Listener):
             "step": step,
             **values,
             **({"eval_masked": MLM_RATE} if "eval_loss" in values else {}),  # older runs had masks of their own
-            "tokens": step * self.tokens_a_step,
+            "tokens": self.tokens(step),
             "flops": self.flops(step),
             "seconds": round(time.monotonic() - self.started, 3),
         }

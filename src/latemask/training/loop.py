@@ -23,6 +23,7 @@ from latemask.ground.processes import rank, sum_over_all, world_size
 from latemask.masking.batches import Batch
 from latemask.masking.randomness import Stream, key
 from latemask.recipe import OPTIMIZERS, SCHEDULES, Recipe
+from latemask.training.schedules import Phases
 
 LOOK_EVERY = 20  # steps after which a GPU is asked whether all gradients were numbers; a CPU is asked after each
 _RANK_BITS = 40
@@ -48,6 +49,7 @@ class Loop:
         self.wrapped = self._wrapped()
         self.optimizer = OPTIMIZERS[train.optimizer](self.model, train)
         self.peaks = [group["lr"] for group in self.optimizer.param_groups]
+        self.phases = Phases.of(train, steps)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
         self.loss_sum = torch.zeros((), device=device)
         """Of the losses since the last log line, of this process."""
@@ -91,8 +93,7 @@ class Loop:
 
     def rate(self) -> float:
         """Return the share of the peak learning rate for the next step."""
-        train = self.recipe.train
-        return SCHEDULES[train.schedule](self.done, round(train.warmup * self.steps), self.steps)
+        return SCHEDULES[self.recipe.train.schedule](self.done, self.phases)
 
     def computing(self) -> ExitStack:
         """Return the context of a forward pass: its precision and attention kernels."""
@@ -182,7 +183,7 @@ def run_loop(
             log(loop.logged())
         if validate and (is_end or loop.done % train.eval_every == 0):
             log(validate())
-        if is_end or stops or loop.done % train.save_every == 0:
+        if is_end or stops or loop.done % train.save_every == 0 or loop.done in train.keep_at:
             loop.look()
             save()
         if stops:

@@ -10,7 +10,7 @@ from latemask.budget.flops import with_budget
 from latemask.ground.errors import UserError
 from latemask.ground.processes import is_first
 from latemask.ground.signals import deadline
-from latemask.recipe import Recipe, check_recipe, load_recipe
+from latemask.recipe import ROOT, Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
 
@@ -23,6 +23,7 @@ def pretrain(
     max_steps: int | None = None,
     tokens: float | None = None,
     flops: float | None = None,
+    branch: str | None = None,
     stop_after: str | None = None,
     on_nan: Literal["stop", "rewind"] = "stop",
     resume: bool = False,
@@ -39,6 +40,8 @@ def pretrain(
         max_steps: Budget in optimizer steps, instead of the recipe's.
         tokens: Budget in tokens of text, instead of the recipe's.
         flops: Budget in floating-point operations, instead of the recipe's.
+        branch: RUN@STEP: begin with that checkpoint of another run, optimizer and all. The recipe may have another
+            schedule, length, mask or data; a budget counts what the other run spent until there.
         stop_after: Save and stop after this much time (90m, 2h, 1h30m), with exit code 75; --resume goes on.
         on_nan: At a gradient that is no number, stop; or rewind to the last checkpoint and leave those samples out.
         resume: Go on from the last checkpoint in the run folder.
@@ -59,10 +62,14 @@ def pretrain(
     recipe = with_budget(recipe, max_steps, tokens, flops)
     check_recipe(recipe)
     mixture = Mixture.open(data, verify=is_first(), everything=verify)
-    from latemask.training.job import plan_job  # not for --help: it loads torch
+    from latemask.training.branching import Branch  # not for --help: it loads torch
+    from latemask.training.job import plan_job
     from latemask.training.running import Wishes, run_job
 
     run = RunFolder(Path(out))
-    known = load_recipe(run.recipe_file).encoder if resume and run.all_checkpoints() else None
-    run_job(plan_job(recipe, mixture, known), run, Wishes(resume, allow_changes, overwrite, on_nan, stop_at))
+    stem = Branch.of(branch) if branch and not resume else None
+    goes_on = run.recipe_file if resume and run.all_checkpoints() else None
+    known = load_recipe(goes_on).encoder if goes_on else stem.recipe.encoder if stem else None
+    job = plan_job(recipe, mixture, known, stem.stem if stem else run.stem if resume else ROOT)
+    run_job(job, run, Wishes(resume, allow_changes, overwrite, on_nan, stop_at, stem))
     return run

@@ -37,6 +37,7 @@ from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
 from latemask.starts import start
 from latemask.text.tokenizer import copy_tokenizer
+from latemask.training.branching import Branch
 from latemask.training.calibration import measured_peak
 from latemask.training.checkpoints import (
     checkpoint_to_resume,
@@ -62,6 +63,7 @@ class Wishes:
     overwrite: bool
     on_nan: str
     deadline: float
+    branch: Branch | None = None
 
 
 def run_job(job: Job, run: RunFolder, wishes: Wishes) -> None:
@@ -93,7 +95,7 @@ def _take(run: RunFolder, resume: bool, held: ExitStack) -> None:
 def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
     """Make the run folder ready, or see that it is."""
     if not wishes.resume:
-        _start(job, run, wishes.overwrite)
+        _start(job, run, wishes.overwrite, wishes.branch)
         return _READY
     if run.is_finished():
         problem = damage(run.model) or (None if run.encoder.is_dir() else f"{run.encoder} is missing")
@@ -110,10 +112,14 @@ def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
     return _READY
 
 
-def _start(job: Job, run: RunFolder, overwrite: bool) -> None:
-    init = job.recipe.encoder.init
+def _start(job: Job, run: RunFolder, overwrite: bool, branch: Branch | None) -> None:
+    init = str(branch.checkpoint) if branch else job.recipe.encoder.init
     if overwrite and init and Path(init).resolve().is_relative_to(run.path.resolve()):
         raise UserError(f"the run starts from {init}, which --overwrite would remove; choose another --out")
+    if branch:
+        branch.refuse_what_does_not_fit(job)
+        run.start(job.recipe, job.data.record, overwrite, branch.record(job), lambda new: branch.bring(job, new))
+        return
     with nullcontext() if init else torch.device("meta"):  # without weights
         build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
     run.start(job.recipe, job.data.record, overwrite)
@@ -195,10 +201,11 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     peak = measured_peak(loop.device, loop.dtype or torch.float32) * world_size()
-    progress = Progress(loop.done, job.steps, job.batch_tokens, job.flops(job.steps) / job.steps / peak)
+    flops_a_step = (job.flops(job.steps) - job.flops(loop.done)) / max(1, job.steps - loop.done)
+    progress = Progress(loop.done, job.steps, job.batch_tokens, flops_a_step / peak)
     listeners: list[Listener] = []
     if is_first():
-        listeners = [Metrics(run, job.batch_tokens, job.flops), progress, LossWatch(job.steps), TensorBoard(run)]
+        listeners = [Metrics(run, job.tokens, job.flops), progress, LossWatch(job.steps), TensorBoard(run)]
 
     def log(values: dict[str, float]) -> None:
         for listener in listeners:
@@ -226,12 +233,10 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
 
 def _leave_out(job: Job, run: RunFolder, step: int, left_out: Sequence[int]) -> None:
     """Note the batch of a step, so that this run and any that resumes it pass it by."""
-    batch = job.recipe.train.batch_size
-    number = int(job.train_samples(0, left_out).index_of(np.array([(step - 1) * batch]))[0]) // batch
-    say(
-        f"step {step}: the gradient is no number; going back, and leaving out samples {number * batch} to "
-        f"{number * batch + batch - 1}"
-    )
+    batch, first = job.recipe.train.batch_size, job.first_sample(step - 1)
+    sample = int(job.train_samples(0, left_out).index_of(np.array([first]))[0])
+    number = (sample - job.first_sample(0)) // batch
+    say(f"step {step}: the gradient is no number; going back, and leaving out samples {sample} to {sample + batch - 1}")
     decided_by_the_first(lambda: run.update(left_out_batches=[*left_out, number]))
 
 
@@ -293,6 +298,6 @@ def _finished(job: Job, run: RunFolder, loop: Loop, weights: Any) -> None:
     copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)
     seal(aside)
     replace_folder(aside, run.model)  # one may be there: a crash before the run was marked finished
-    run.update(tokens=job.steps * job.batch_tokens, flops=job.flops(job.steps))
+    run.update(tokens=job.tokens(job.steps), flops=job.flops(job.steps))
     export(run.path, out=run.encoder, overwrite=True)
     run.update(status="finished")
