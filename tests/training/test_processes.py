@@ -132,6 +132,18 @@ def test_a_run_may_go_on_with_another_number_of_processes(data, tmp_path, alone,
     assert_same_losses(out, alone)
 
 
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP"])
+def test_muon_and_averages_do_not_depend_on_the_number_of_processes(data, tmp_path, sharded):
+    recipe = replace(training(optimizer="muon", average=0.8, sharded=sharded), budget=BudgetRecipe(steps=8))
+    out, other = tmp_path / "run", RunFolder(tmp_path / "alone")
+    assert run_with(1, recipe, data, other.path) == [0]
+    assert run_with(2, recipe, data, out, stop_after="0s") == [75, 75]
+    assert run_with(2, recipe, data, out, resume=True) == [0, 0]
+    assert_same_losses(out, other)
+    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (out, other.path))
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
+
+
 def test_the_validation_loss_does_not_depend_on_the_number_of_processes(data, tmp_path):
     """Five rows to validate on: two processes with two rows at once have three batches."""
     recipe = replace(training(eval_rows=5), budget=BudgetRecipe(steps=2))

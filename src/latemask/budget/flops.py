@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from latemask.ground.errors import UserError
 from latemask.objectives import Flops, Weights
-from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, ROOT, BudgetRecipe, MaskRecipe, Recipe, Stem
+from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, OPTIMIZERS, ROOT, BudgetRecipe, MaskRecipe, Recipe, Stem
 
 _MOST_STAGES = 1000
 _ROUNDING = 1e-6  # of a step: a branch that changes nothing has as many as its stem, whatever the sums are rounded to
@@ -30,14 +30,25 @@ def sequence_flops(recipe: Recipe, pruned: bool = True) -> Flops:
     return Flops(*(sum(share * getattr(flops, part.name) for share, flops in found) for part in fields(Flops)))
 
 
+def update_flops(recipe: Recipe) -> float:
+    """Return the matrix products of one update by the optimizer, whatever the rows: AdamW has none."""
+    count = getattr(OPTIMIZERS[recipe.train.optimizer], "flops", None)
+    return float(count(recipe)) if count else 0.0
+
+
+def step_flops(recipe: Recipe) -> float:
+    """Return the FLOPs of a step, forward, backward and update; where the mask rate changes, the mean over the run."""
+    return recipe.train.batch_size * sequence_flops(recipe).training + update_flops(recipe)
+
+
 def spent(recipe: Recipe, steps: int, done: int, stem: Stem = ROOT) -> float:
-    """Return the FLOPs of the first `done` of `steps` steps, forward and backward; those of a stem included."""
+    """Return the FLOPs of the first `done` of `steps` steps, updates and all; those of a stem included."""
     return stem.flops + (_own(recipe, steps, done) - _own(recipe, steps, stem.step))
 
 
 def _own(recipe: Recipe, steps: int, done: int) -> float:
     """The same of a run that did all of its steps itself."""
-    left, total = float(done), 0.0
+    left, total = float(done), done * update_flops(recipe)
     for share, stage in _stages(recipe):
         here = min(share * steps, left)
         total += here * recipe.train.batch_size * OBJECTIVES[stage.objective].flops(stage).training
@@ -85,7 +96,7 @@ def planned_steps(recipe: Recipe, stem: Stem = ROOT) -> int:
         seen = batch * recipe.length
         steps, price = stem.step + int((budget.tokens - stem.tokens) // seen), f"{seen:,} tokens"
     elif budget.flops is not None:
-        a_step = batch * sequence_flops(recipe).training
+        a_step = step_flops(recipe)
         left = budget.flops - stem.flops + (_ROUNDING * a_step if stem.step else 0)
         steps, price = stem.step + int(left // a_step), f"{a_step:.3g} FLOPs"
     else:

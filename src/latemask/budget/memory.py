@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from latemask.budget.flops import count_weights
-from latemask.recipe import OBJECTIVES, Recipe
+from latemask.recipe import OBJECTIVES, OPTIMIZERS, Recipe
 
 FP32 = 4
 HALF = 2
@@ -53,11 +53,13 @@ def step_memory(
     weights = count_weights(recipe)
     chunk = min(HEAD_ROWS, rows * recipe.counts.predicted) * (recipe.encoder.vocab_size or 0)
     number = HALF if half else FP32
+    kept = getattr(OPTIMIZERS[recipe.train.optimizer], "kept", None)
+    copies = 2 if recipe.train.average else 1
     scores = half and on_cpu and recipe.length <= SHORT_ROWS
     return Memory(
-        weights=weights.total * (FP32 + (HALF if half else 0)),  # autocast keeps a copy of each in half
+        weights=weights.total * (copies * FP32 + (HALF if half else 0)),  # autocast keeps a copy of each in half
         gradients=weights.total * FP32,
-        optimizer=weights.total * FP32 * _MOMENTS,
+        optimizer=kept(recipe) * FP32 if kept else weights.total * FP32 * _MOMENTS,
         activations=rows * OBJECTIVES[recipe.objective].kept_numbers(recipe, scores) * number,
         logits=chunk * _HEAD_COPIES * FP32,
         program=_PROGRAM if on_cpu else 0,

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from latemask.budget.flops import count_weights, mlm_baseline, sequence_flops
+from latemask.budget.flops import count_weights, mlm_baseline, sequence_flops, step_flops, update_flops
 from latemask.budget.machines import Machine
 from latemask.budget.memory import Memory, step_memory
 from latemask.ground.errors import UserError
@@ -26,7 +26,7 @@ class Cost:
     rows: int
     """Rows on a device at once."""
     training: float
-    """FLOPs of all steps, forward and backward."""
+    """FLOPs of all steps: forward, backward, update."""
     validation: float
     """FLOPs of all validations."""
 
@@ -49,7 +49,7 @@ class Cost:
                 key=lambda memory: memory.peak,
             ),
             rows=rows,
-            training=steps * train.batch_size * sequence.training,
+            training=steps * step_flops(recipe),
             validation=validations(recipe, steps) * validation_rows * sequence_flops(recipe.as_validated).forward,
         )
 
@@ -140,6 +140,7 @@ class Plan:
             "mlm_flops_per_sequence": self.mlm.sequence.training,
             "ratio": self.ratio,
             "ratio_without_pruning": sequence_flops(self.recipe, pruned=False).training / self.mlm.sequence.training,
+            "update_flops": update_flops(self.recipe),
             "training_flops": run.training,
             "validation_flops": run.validation,
             "total_flops": run.flops,
@@ -174,7 +175,7 @@ class Plan:
 def steps_for_flops(recipe: Recipe, flops: float, what: str, validation_rows: int | None = None) -> int:
     """Return the most steps whose cost, validations included, stays within a budget; `what` names it in errors."""
     rows = recipe.train.eval_rows if validation_rows is None else validation_rows
-    a_step = recipe.train.batch_size * sequence_flops(recipe).training
+    a_step = step_flops(recipe)
     a_validation = rows * sequence_flops(recipe.as_validated).forward
 
     def cost(steps: int) -> float:

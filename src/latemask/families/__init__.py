@@ -30,6 +30,8 @@ class Family(ABC):
     model_type: str
     """What transformers calls it; a recipe's name for it, too."""
     facts = LayerFacts()
+    fused: dict[str, int] = {}  # noqa: RUF012
+    """Linear maps that are several in one matrix, one above the other: their names, and how many."""
     without_pooler: dict[str, Any] = {"add_pooling_layer": False}  # noqa: RUF012
     """How transformers is told not to make a pooler, which pre-training would not train."""
 

@@ -19,6 +19,7 @@ class ModernBert(Family):
 
     model_type = "modernbert"
     facts = LayerFacts(ffn_matrices=3, kept_states=10, kept_wide=4, kept_joined=0, kept_by_keys=5)
+    fused: dict[str, int] = {"Wqkv": 3, "Wi": 2}  # noqa: RUF012
     without_pooler: dict[str, Any] = {}  # noqa: RUF012  (it has none)
 
     def problem(self, encoder: EncoderRecipe) -> str | None:

@@ -131,6 +131,20 @@ def told_by_all(value: Any) -> list[Any]:
     return found
 
 
+def whole(tensor: Any) -> Any:
+    """Return a plain tensor; a sharded one is put together from what each process has."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def sharded_as(tensor: Any, like: Any) -> Any:
+    """Return a plain tensor, which all processes have, as another one is: this process' part of it, or all."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    return distribute_tensor(tensor, like.device_mesh, like.placements) if isinstance(like, DTensor) else tensor
+
+
 class LargestOfAll:
     """The largest number that any process has given, known to all of them one call later: so nobody waits for it."""
 

@@ -36,6 +36,8 @@ class Objective(ABC):
     """The name of its options in a recipe; none where it has none."""
     Options: type = NoOptions
     """Its options: a frozen dataclass, with a default and a line of help for each."""
+    fused: dict[str, int] = {}  # noqa: RUF012
+    """Of the linear maps that it adds, those that are several in one matrix: their names, and how many."""
     is_baseline = False
     """Whether the others are held against it in comparisons."""
 
@@ -106,6 +108,17 @@ class Objective(ABC):
     def added_weights(self, recipe: Recipe) -> int:
         """Count what `add_weights` adds."""
         return 0
+
+    def matrices(self, recipe: Recipe) -> list[tuple[int, int, int]]:
+        """Return the matrices of layers and head, fused ones apart: how many, rows, columns."""
+        encoder = recipe.encoder
+        d, f, facts = encoder.width, encoder.ffn_width or 0, FAMILIES[encoder.family].facts
+        of_layers = [(4 * encoder.layers, d, d), (facts.ffn_matrices * encoder.layers, d, f)]
+        return [*of_layers, (1, d, d), *self.added_matrices(recipe)]
+
+    def added_matrices(self, recipe: Recipe) -> list[tuple[int, int, int]]:
+        """The same of what `add_weights` adds."""
+        return []
 
     @abstractmethod
     def kept_numbers(self, recipe: Recipe, scores: bool) -> float:

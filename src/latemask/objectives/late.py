@@ -44,6 +44,7 @@ class LateMasking(Objective):
 
     section = "join"
     Options = Join
+    fused: dict[str, int] = {"key_value": 2}  # noqa: RUF012
     card = "late masking, the encoder saw only visible tokens"
     mask_note = """ The row of
 `<mask>` in the word table was never trained (the encoder never saw one), so `fill-mask` pipelines do not apply."""
@@ -201,6 +202,13 @@ class LateMasking(Objective):
         relative = (2 * recipe.max_length - 1) * recipe.encoder.heads
         places = relative if join.positions == "relative" else recipe.max_length * d
         return d + join.layers * a_layer + 2 * norm(d) + places
+
+    def added_matrices(self, recipe: Recipe) -> list[tuple[int, int, int]]:
+        d, join = recipe.encoder.width, recipe.options
+        if join.kind == "inside":
+            return []
+        attentions = 2 if join.kind == "cross" else 1
+        return [(4 * attentions * join.layers, d, d), (2 * join.layers, d, DECODER_FFN_FACTOR * d)]
 
     def kept_numbers(self, recipe: Recipe, scores: bool) -> float:
         """Visible positions in the encoder; all of them where the [MASK]s have joined."""

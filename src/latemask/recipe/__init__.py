@@ -101,6 +101,8 @@ class TrainRecipe:
     """AdamW epsilon."""
     clip: float = 1.0
     """Largest gradient norm; 0 turns clipping off."""
+    average: float = 0.0
+    """Decay of a moving average of the weights, which is validated and exported instead of the last ones; 0: none."""
     precision: Precision = "auto"
     """Mixed precision; auto takes bf16 on a GPU or CPU that has it and fp32 elsewhere."""
     sharded: bool = False

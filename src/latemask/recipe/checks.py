@@ -42,6 +42,7 @@ _RANGES = {
     "train.weight_decay": "[0, inf)",
     "train.epsilon": "[0, inf)",
     "train.clip": "[0, inf)",
+    "train.average": "[0, 1)",
     "train.workers": "[0, 1024]",
     "budget.steps": f"[1, {MOST_STEPS}]",
     "budget.tokens": "(0, inf)",

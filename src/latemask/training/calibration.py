@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from latemask.budget.flops import sequence_flops
+from latemask.budget.flops import sequence_flops, step_flops
 from latemask.ground.console import say
 from latemask.ground.precision import mixed_precision, precision_name
 from latemask.ground.processes import own_device
@@ -88,7 +88,7 @@ def calibrated(recipe: Recipe, since: float) -> Calibration:
     batch = max(two - one, 0.0)  # what one more batch of so many rows takes, without the update
     seconds = one + (accumulation * on_device / rows - 1) * batch
     peak = max(peak, measured_peak(device, dtype))  # a shared machine may have been busy the first time
-    flops = recipe.train.batch_size * sequence_flops(recipe).training
+    flops = step_flops(recipe)
     return Calibration(
         peak=peak,
         share=flops / seconds / peak,

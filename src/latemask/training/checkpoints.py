@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -31,6 +31,8 @@ from latemask.run_folder import PROGRESS, RunFolder, step_of
 from latemask.training.loop import Loop
 
 _OPTIMIZER = "optimizer.pt"
+_UNAVERAGED = "unaveraged.safetensors"
+"""The weights that training goes on with, where model.safetensors is their average."""
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 # What a config says that pre-training does not compute with.
 _BOOKKEEPING = (
@@ -55,8 +57,10 @@ def save_checkpoint(loop: Loop, run: RunFolder) -> None:
         "logged_at": loop.logged_at,
         "scaler": loop.scaler.state_dict(),
     }
-    model = model_state(loop)
-    decided_by_the_first(lambda: _write(loop, run, aside, model, optimizer, progress))
+    with loop.judged():
+        model = model_state(loop)
+        unaveraged = loop.average.held() if loop.average else None
+        decided_by_the_first(lambda: _write(loop, run, aside, model, unaveraged, optimizer, progress))
 
 
 def model_state(loop: Loop) -> dict[str, Any] | None:
@@ -65,11 +69,19 @@ def model_state(loop: Loop) -> dict[str, Any] | None:
 
 
 def _write(
-    loop: Loop, run: RunFolder, aside: Path, model: Any, optimizer: dict[str, Any], progress: dict[str, Any]
+    loop: Loop,
+    run: RunFolder,
+    aside: Path,
+    model: Any,
+    unaveraged: dict[str, Any] | None,
+    optimizer: dict[str, Any],
+    progress: dict[str, Any],
 ) -> None:
     for leftover in (aside, *run.checkpoints.glob(".checkpoint-*.old")):  # of a writer that was interrupted
         shutil.rmtree(leftover, ignore_errors=True)
     loop.model.save_pretrained(str(aside), state_dict=model)
+    if unaveraged:
+        save_file(unaveraged, aside / _UNAVERAGED)
     torch.save(optimizer, aside / _OPTIMIZER)
     write_json_atomically(aside / PROGRESS, progress)
     run.sync_metrics()  # the lines up to here must not be lost when the checkpoint is not
@@ -88,7 +100,13 @@ def _write(
 def load_weights(checkpoint: Path, model: Any) -> None:
     """Give a model, not sharded yet, the weights of a checkpoint."""
     decided_by_the_first(lambda: refuse_another_model(checkpoint, model.config.to_dict()))
-    model.load_state_dict(load_file(checkpoint / "model.safetensors"), assign=False)
+    model.load_state_dict(load_file(_trained_weights(checkpoint)), assign=False)
+
+
+def _trained_weights(checkpoint: Path) -> Path:
+    """Return the file of the weights that training goes on with: not the average, where there is one."""
+    unaveraged = checkpoint / _UNAVERAGED
+    return unaveraged if unaveraged.is_file() else checkpoint / "model.safetensors"
 
 
 def load_progress(checkpoint: Path, loop: Loop) -> None:
@@ -100,6 +118,8 @@ def load_progress(checkpoint: Path, loop: Loop) -> None:
     set_optimizer_state_dict(loop.model, loop.optimizer, state, options=_WHOLE)
     for group, settings in zip(loop.optimizer.param_groups, wanted, strict=True):
         group.update(settings)
+    if loop.average and (checkpoint / _UNAVERAGED).is_file():  # else a branch begins to average
+        loop.average.load(load_file(checkpoint / "model.safetensors"))
     progress = read_progress(checkpoint)
     sums = progress["loss_sums"]
     loop.loss_sum += sums[rank()] if len(sums) == world_size() else sum(sums) / len(sums)

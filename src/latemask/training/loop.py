@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from latemask.ground.errors import UserError
 from latemask.ground.precision import attention_kernels, mixed_precision
-from latemask.ground.processes import rank, sum_over_all, world_size
+from latemask.ground.processes import rank, sum_over_all, whole, world_size
 from latemask.masking.batches import Batch
 from latemask.masking.randomness import Stream, key
 from latemask.recipe import OPTIMIZERS, SCHEDULES, Recipe
+from latemask.training.averaging import Average
 from latemask.training.schedules import Phases
 
 LOOK_EVERY = 20  # steps after which a GPU is asked whether all gradients were numbers; a CPU is asked after each
@@ -50,6 +49,7 @@ class Loop:
         self.optimizer = OPTIMIZERS[train.optimizer](self.model, train)
         self.peaks = [group["lr"] for group in self.optimizer.param_groups]
         self.phases = Phases.of(train, steps)
+        self.average = Average(self.model, train.average) if train.average else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
         self.loss_sum = torch.zeros((), device=device)
         """Of the losses since the last log line, of this process."""
@@ -82,7 +82,7 @@ class Loop:
                 self.scaler.scale(loss).backward()
             self.loss_sum += loss.detach()
         self.scaler.unscale_(self.optimizer)
-        self.norm = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip or math.inf))
+        self.norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip or math.inf))
         self._refuse_what_is_no_number()
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * self.rate()
@@ -90,6 +90,8 @@ class Loop:
         self.scaler.update()
         self.optimizer.zero_grad()
         self.done += 1
+        if self.average:
+            self.average.follow(self.done)
 
     def rate(self) -> float:
         """Return the share of the peak learning rate for the next step."""
@@ -101,6 +103,10 @@ class Loop:
         contexts.enter_context(torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None))
         contexts.enter_context(attention_kernels(self.device, self.dtype, self.recipe.length))
         return contexts
+
+    def judged(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights that are judged and kept: their average, if any."""
+        return self.average.in_place() if self.average else nullcontext()
 
     def _start_randomness(self) -> None:
         """Make dropout a pure function of (seed, step, process): a resumed run draws what it would have drawn."""
@@ -151,13 +157,14 @@ class Loop:
         self.look()
         losses, counts = [], []
         self.model.eval()
-        for batch, rows in batches:
-            with self.computing():
-                losses.append(self.model(**batch.to(self.device)).loss)
-            counts.append(rows)
+        with self.judged():
+            for batch, rows in batches:
+                with self.computing():
+                    losses.append(self.model(**batch.to(self.device)).loss)
+                counts.append(rows)
+            if self.is_sharded:
+                self.wrapped.reshard()  # which a backward pass would have done
         self.model.train()
-        if self.is_sharded:
-            self.wrapped.reshard()  # which a backward pass would have done
         weights = torch.tensor(counts, dtype=torch.float64)
         own = torch.stack((torch.stack(losses).cpu().double() @ weights, weights.sum()))
         loss_sum, row_count = sum_over_all(own).tolist()
@@ -188,8 +195,3 @@ def run_loop(
             save()
         if stops:
             return
-
-
-def _whole(norm: Tensor) -> Tensor:
-    """Return a norm as a plain tensor; a sharded one is put together from what each process has."""
-    return norm.full_tensor() if isinstance(norm, dist.tensor.DTensor) else norm

@@ -169,9 +169,8 @@ def _from_where(run: RunFolder) -> tuple[Path | None, list[int]]:
 def model_of(job: Job, checkpoint: Path | None) -> Any:
     """Return the model as it was when the checkpoint was written; a new one before its start."""
     torch.manual_seed(job.recipe.seed)
-    if checkpoint and job.recipe.encoder.init:  # which may be gone; the checkpoint has all of it
-        return load_model(checkpoint)
-    model = build_model(job.recipe, job.data.vocabulary)
+    is_there = checkpoint and job.recipe.encoder.init  # that may be gone; the checkpoint has all of it
+    model = load_model(checkpoint) if checkpoint and is_there else build_model(job.recipe, job.data.vocabulary)
     if checkpoint:
         load_weights(checkpoint, model)
     return model
@@ -276,8 +275,9 @@ def _say_how_to_go_on(job: Job, run: RunFolder, step: int, stop: StopRequest) ->
 
 
 def _finish(job: Job, run: RunFolder, loop: Loop) -> None:
-    weights = model_state(loop)  # all processes: each has its part
-    decided_by_the_first(lambda: _finished(job, run, loop, weights))
+    with loop.judged():
+        weights = model_state(loop)  # all processes: each has its part
+        decided_by_the_first(lambda: _finished(job, run, loop, weights))
     say(f"finished: {run.path}\nencoder:  {run.encoder}")
     if is_first():
         write_report(run)
