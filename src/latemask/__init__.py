@@ -18,6 +18,8 @@ VERBS = {
     "inspect": ("inspecting", "what is in a data folder, in numbers and as a model sees it"),
     "plan": ("planning", "what a run will cost, and what a budget buys"),
     "pretrain": ("training.pretraining", "recipe + data -> a pre-trained encoder"),
+    "resume": ("training.resuming", "go on with a run that was stopped, with all that it knows"),
+    "status": ("reporting.status", "which runs are running, how far, how fast, until when"),
     "fill": ("filling", "what a pre-trained model puts in the place of <mask>"),
     "export": ("exporting", "run -> a stock Hugging Face folder"),
     "grammar": ("evaluation.grammar", "which of two sentences is right, zero-shot: BLiMP and its like"),

@@ -23,7 +23,7 @@ from latemask.ground.registry import load_plugins
 _DISK_FULL = ("no space left on device", "file write failed", "inline_container.cc")
 # As gloo and NCCL say that they lost somebody.
 _PEER_LOST = ("connection closed", "connection reset", "broken pipe", "gloo", "nccl", "socket", "watchdog")
-_TRAINING = ("demo", "plan", "pretrain", "sweep")
+_TRAINING = ("demo", "plan", "pretrain", "resume", "sweep")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

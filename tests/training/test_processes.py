@@ -243,5 +243,11 @@ def test_torchrun_starts_it_and_one_signal_stops_all_after_the_same_step_with_a_
         said = several.stderr.read()
         several.wait(60)
     assert said.count("checkpoint saved. Go on with:") == 1
-    assert "torchrun --nproc-per-node 2 -m latemask pretrain" in said
-    assert run.record["stopped_at"] == int(run.last_checkpoint().name.split("-")[1]) >= 10
+    assert f"latemask resume {run.path}" in said
+    stopped_at = run.record["stopped_at"]
+    assert stopped_at == int(run.last_checkpoint().name.split("-")[1]) >= 10
+    again = [sys.executable, "-m", "latemask", "resume", str(run.path), "--stop-after", "0s"]
+    said = subprocess.run(again, stderr=subprocess.PIPE, text=True, timeout=120).stderr
+    assert "had 2 processes: starting as many (torchrun)" in said
+    assert run.record["processes"] == 2
+    assert run.record["stopped_at"] > stopped_at

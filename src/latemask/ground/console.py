@@ -7,9 +7,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from latemask.ground.processes import is_first
 
+_WIDE, _BAR, _SHORT_BAR = 110, 30, 8  # columns
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -25,14 +27,20 @@ def is_interactive() -> bool:
 
 
 def progress_bar(*extra: str) -> Progress:
-    """Return a bar with the time left, short enough for 80 columns; each of `extra` is one more text column."""
+    """Return a bar with the time left; each of `extra` is one more text column.
+
+    Where a terminal is too narrow, the last of them is cut first: the time left stands before them.
+    """
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=_BAR if _console.width >= _WIDE else _SHORT_BAR),
         TextColumn("{task.percentage:>3.0f}%"),
-        *(TextColumn(column, markup=False) for column in extra),  # may show names from outside
-        TextColumn("left:"),
-        TimeRemainingColumn(),
+        TextColumn("left", table_column=Column(no_wrap=True, min_width=4)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+        *(
+            TextColumn(column, markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+            for column in extra  # may show names from outside
+        ),
         console=_console,
         disable=not is_interactive(),
     )

@@ -27,6 +27,11 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def machines() -> int:
+    """Return on how many machines the processes are."""
+    return max(1, world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", world_size())))
+
+
 def is_first() -> bool:
     """Whether this process is the one that writes and talks."""
     return rank() == 0

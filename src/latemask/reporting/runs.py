@@ -89,13 +89,25 @@ class Run:
         return {part: flops / whole for part, flops in sequence_flops(self.recipe).parts.items()}
 
     @property
-    def seconds_left(self) -> float | None:
-        """What is left at the speed of the last log lines; None where that cannot be said."""
-        if not self.is_in_use or len(self.rows) < 2:
+    def seconds_a_step(self) -> float | None:
+        """Of the last log lines; None where there are too few."""
+        if len(self.rows) < 2:
             return None
         first, last = self.rows[-10:][0], self.rows[-1]
         steps, seconds = last["step"] - first["step"], last["seconds"] - first["seconds"]
-        return (self.steps - self.done) * seconds / steps if steps > 0 and seconds > 0 else None
+        return seconds / steps if steps > 0 and seconds > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left at the speed of the last log lines; None where that cannot be said."""
+        seconds = self.seconds_a_step
+        return (self.steps - self.done) * seconds if self.is_in_use and seconds else None
+
+    @property
+    def recent_tokens_a_second(self) -> float | None:
+        """The speed of the last log lines."""
+        seconds = self.seconds_a_step
+        return self.recipe.train.batch_size * self.recipe.length / seconds if seconds else None
 
     def place(self, row: dict[str, Any], axis: str) -> float:
         """Return where a log line stands on an axis: steps, tokens, flops or seconds."""

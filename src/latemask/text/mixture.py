@@ -87,6 +87,7 @@ class Mixture:
         return {
             "folder": self.label,
             "folders": [str(part.folder.resolve()) for part in self.parts],
+            "weights": list(self.weights),
             "tokenizer": str(self.tokenizer_folder.resolve()),
             "fingerprint": several if len(self.parts) > 1 else self.parts[0].fingerprint,
             "documents": sum(part.manifest["splits"]["train"]["documents"] for part in self.parts),

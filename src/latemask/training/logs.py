@@ -78,8 +78,8 @@ class Progress(Listener):
         self.first, self.steps = done, steps
         self.tokens_a_step, self.seconds_at_peak = tokens_a_step, seconds_at_peak
         self.started = time.monotonic()
-        self.bar = progress_bar("step {task.completed}/{task.total}", "{task.fields[state]}")
-        self.task = self.bar.add_task("training", total=steps, completed=done, state="")
+        self.bar = progress_bar("{task.completed}/{task.total}", "{task.fields[state]}")
+        self.task = self.bar.add_task("step", total=steps, completed=done, state="")
         if is_interactive():
             self.bar.start()
 

@@ -27,6 +27,7 @@ from latemask.ground.processes import (
     join,
     launcher,
     leave,
+    machines,
     own_device,
     world_size,
 )
@@ -52,6 +53,7 @@ from latemask.training.loop import Loop, NonFinite, run_loop
 
 _NEW, _READY, _FINISHED = "new", "ready", "finished"
 _MOST_REWINDS = 10
+_LONG_STEP = 600  # seconds
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
     """Make the run folder ready, or see that it is."""
     if not wishes.resume:
         _start(job, run, wishes.overwrite, wishes.branch)
+        run.update(on_nan=wishes.on_nan)
         return _READY
     if run.is_finished():
         problem = damage(run.model) or (None if run.encoder.is_dir() else f"{run.encoder} is missing")
@@ -200,8 +203,13 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
     peak = measured_peak(loop.device, loop.dtype or torch.float32) * world_size()
-    flops_a_step = (job.flops(job.steps) - job.flops(loop.done)) / max(1, job.steps - loop.done)
-    progress = Progress(loop.done, job.steps, job.batch_tokens, flops_a_step / peak)
+    seconds_at_peak = (job.flops(job.steps) - job.flops(loop.done)) / max(1, job.steps - loop.done) / peak
+    if seconds_at_peak > _LONG_STEP:
+        say(
+            f"a step takes at least {seconds_at_peak / 60:,.0f} minutes here, even at the machine's peak: lower "
+            "train.batch_size or length (latemask plan shows what a step costs)"
+        )
+    progress = Progress(loop.done, job.steps, job.batch_tokens, seconds_at_peak)
     listeners: list[Listener] = []
     if is_first():
         listeners = [Metrics(run, job.tokens, job.flops), progress, LossWatch(job.steps), TensorBoard(run)]
@@ -252,7 +260,7 @@ def _announce(job: Job, run: RunFolder, loop: Loop) -> None:
         say(f"{idle} more GPU(s) of this machine could take part: torchrun --nproc-per-node gpu -m latemask pretrain …")
     if precisions[-1:] != [precision]:
         precisions = [*precisions, precision]
-    several = {"processes": world_size(), "sharded": loop.is_sharded, "precision": precisions}
+    several = {"processes": world_size(), "machines": machines(), "sharded": loop.is_sharded, "precision": precisions}
     run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
     say(
         f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
@@ -266,8 +274,7 @@ def _announce(job: Job, run: RunFolder, loop: Loop) -> None:
 
 def _say_how_to_go_on(job: Job, run: RunFolder, step: int, stop: StopRequest) -> None:
     run.update(status="stopped", stopped_at=step)
-    data = [word for argument in job.data.arguments for word in ("--data", argument)]
-    words = [*launcher(), "latemask", "pretrain", str(run.recipe_file), *data, "--out", str(run.path), "--resume"]
+    words = [*(launcher() if machines() > 1 else []), "latemask", "resume", str(run.path)]
     message = f"stopped at step {step:,} of {job.steps:,}, checkpoint saved. Go on with:\n  {shlex.join(words)}"
     if stop.received is None:
         raise TimeIsUp(message)
