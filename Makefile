@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test style lint install clean
+.PHONY: demo test trackers style lint install clean
 .DEFAULT_GOAL := demo
 
 # The stamp makes set-up run once, and again when what it depends on changes. compileall uses all
@@ -32,6 +32,11 @@ lint: style
 # mypy is one of the tests. One process more than cores: some tests wait for others they have killed.
 test: style
 	$(BIN)/pytest --numprocesses $$(( $$(nproc 2> /dev/null || echo 2) + 1 )) --dist worksteal
+
+# The stores of wandb, mlflow and trackio, which are too heavy to be set up for every test.
+trackers: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[trackers]'
+	$(BIN)/pytest tests/training/test_trackers.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis latemask-demo

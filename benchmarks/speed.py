@@ -34,7 +34,7 @@ import numpy as np
 from latemask.budget.flops import Flops, mlm_baseline, sequence_flops
 from latemask.ground.precision import mixed_precision
 from latemask.objectives.late import Join
-from latemask.recipe import EncoderRecipe, MaskRecipe, Recipe, load_recipe, spelled_out
+from latemask.recipe import EncoderRecipe, MaskRecipe, Recipe, dump_recipe, load_recipe, spelled_out
 
 KINDS = ("inside", "self", "cross", "cross-only")
 WARM_UP = 2
@@ -178,6 +178,7 @@ def our_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     Loop.step = gated  # type: ignore[method-assign]
     run = RunFolder(folder / "run")
     run.path.mkdir()
+    run.recipe_file.write_text(dump_recipe(recipe), "utf-8")
     data: Any = RandomText(recipe, folder)
     job = Job(recipe, data, MANY)
     running.train(job, run, running.loop_of(job, running.model_of(job, None)), StopRequest(math.inf), [])

@@ -38,7 +38,7 @@ PROGRESS = "progress.json"
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
 _OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder", "report")
 _FIXED = ("objective", "length", "encoder.", "join.", "train.batch_size")
-WATCHING = ("log_every", "eval_every", "save_every", "keep_checkpoints", "keep_at", "workers")
+WATCHING = ("log_every", "eval_every", "save_every", "keep_checkpoints", "keep_at", "report_to", "workers")
 """Keys of `train` that no weight depends on: a run goes on with whatever they are now."""
 
 
@@ -221,6 +221,11 @@ class RunFolder:
             if (folder / "tokenizer.json").is_file():
                 return folder
         raise UserError(f"no tokenizer beside the model in {model}; save one there (tokenizer.save_pretrained)")
+
+    def refuse_if_gone(self) -> None:
+        """Say that somebody removed the folder, instead of writing half of one anew."""
+        if not self.recipe_file.is_file():
+            raise UserError(f"{self.path} was removed while the run was in it; nothing is left to go on with")
 
     def is_finished(self) -> bool:
         """Whether the run came to its end."""

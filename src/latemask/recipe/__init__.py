@@ -1,6 +1,6 @@
 """What a run is: frozen dataclasses here, their files and what they cannot be beside. A default lives nowhere else.
 
-The names that a recipe may use stand in six tables, filled by the rooms that own the things: an objective brings a
+The names that a recipe may use stand in seven tables, filled by the rooms that own the things: an objective brings a
 section of its own with it (`recipe.options`; late masking's is called `join`).
 """
 
@@ -17,6 +17,7 @@ FAMILIES: Registry[Any] = Registry("encoder family", home="latemask.families")
 PATTERNS: Registry[Any] = Registry("masking pattern", home="latemask.masking.patterns")
 OPTIMIZERS: Registry[Any] = Registry("optimizer", home="latemask.training.optimizers")
 SCHEDULES: Registry[Any] = Registry("schedule", home="latemask.training.schedules")
+TRACKERS: Registry[Any] = Registry("tracker", home="latemask.training.trackers")
 STARTS: Registry[Any] = Registry("start", home="latemask.starts")
 
 MOST_STEPS = 10**9
@@ -119,6 +120,8 @@ class TrainRecipe:
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """How many checkpoints are kept."""
+    report_to: tuple[str, ...] = field(default=("tensorboard",), metadata={"table": TRACKERS})
+    """Where the log lines go beside metrics.jsonl; several may be named, or none."""
     keep_at: tuple[int, ...] = ()
     """Steps whose checkpoints are written and kept whatever happens: to branch from."""
 

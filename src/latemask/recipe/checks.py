@@ -94,7 +94,8 @@ def _unknown_names(section: Any) -> Iterator[str | None]:
     for field in fields(section):
         value = getattr(section, field.name)
         if "table" in field.metadata:
-            field.metadata["table"][value]
+            for name in value if isinstance(value, tuple) else [value]:
+                field.metadata["table"][name]
         elif is_dataclass(value):
             yield from _unknown_names(value)
 

@@ -21,6 +21,7 @@ from latemask.recipe import ROOT, EncoderRecipe, Recipe, Stem, batch_split, chec
 from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
 from latemask.training.schedules import Phases
+from latemask.training.trackers import refuse_missing
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
     if late := [step for step in recipe.train.keep_at if step > steps]:
         raise UserError(f"train.keep_at has step {late[0]:,}, and the run has {steps:,}")
     Phases.of(recipe.train, steps)
+    refuse_missing(recipe.train.report_to)
     return Job(recipe, data, steps, stem)
 
 

@@ -1,7 +1,6 @@
-"""What is said of a run while it runs: metrics.jsonl, TensorBoard, a line for the user, a warning.
+"""What is said of a run while it runs: metrics.jsonl, a line for the user, a warning; trackers are in trackers.py.
 
-Each is called with a step and its values ("loss", "learning_rate", "grad_norm", or "eval_loss"); a tracker of another
-kind is one more of them.
+Each is called with a step and its values ("loss", "learning_rate", "grad_norm", or "eval_loss").
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from latemask.ground.console import is_interactive, progress_bar, say
 from latemask.recipe import MLM_RATE
@@ -52,23 +50,6 @@ class Metrics(Listener):
         }
         with self.run.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-
-
-class TensorBoard(Listener):
-    """The same for TensorBoard: train/loss, eval/loss and so on."""
-
-    def __init__(self, run: RunFolder):
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer: Any = SummaryWriter(str(run.path / "tensorboard"))
-
-    def __call__(self, step: int, values: dict[str, float]) -> None:
-        for name, value in values.items():
-            tag = f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
-            self.writer.add_scalar(tag, value, step)
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 class Progress(Listener):

@@ -48,8 +48,9 @@ from latemask.training.checkpoints import (
     save_checkpoint,
 )
 from latemask.training.job import Job
-from latemask.training.logs import Listener, LossWatch, Metrics, Progress, TensorBoard
+from latemask.training.logs import Listener, LossWatch, Metrics, Progress
 from latemask.training.loop import Loop, NonFinite, run_loop
+from latemask.training.trackers import TRACKERS
 
 _NEW, _READY, _FINISHED = "new", "ready", "finished"
 _MOST_REWINDS = 10
@@ -212,11 +213,17 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
     progress = Progress(loop.done, job.steps, job.batch_tokens, seconds_at_peak)
     listeners: list[Listener] = []
     if is_first():
-        listeners = [Metrics(run, job.tokens, job.flops), progress, LossWatch(job.steps), TensorBoard(run)]
+        trackers = [TRACKERS[name](run, job.recipe) for name in job.recipe.train.report_to]
+        listeners = [Metrics(run, job.tokens, job.flops), progress, LossWatch(job.steps), *trackers]
 
     def log(values: dict[str, float]) -> None:
+        run.refuse_if_gone()
         for listener in listeners:
             listener(loop.done, values)
+
+    def save() -> None:
+        decided_by_the_first(run.refuse_if_gone)
+        save_checkpoint(loop, run)
 
     def is_stopped() -> bool:
         progress.move(loop.done)
@@ -229,7 +236,7 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
             job.accumulation,
             log=log,
             validate=(lambda: {"eval_loss": loop.validate(job.validation_batches(validation))}) if validation else None,
-            save=lambda: save_checkpoint(loop, run),
+            save=save,
             is_stopped=is_stopped,
         )
         stop.largest_of_all.settled()
