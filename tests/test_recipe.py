@@ -120,6 +120,8 @@ def test_mini_base_and_its_early_form_differ_in_the_masks_only():
         ("train: {learning_rate: 5}", r"train.learning_rate is 5.0; it must be in \(0, 1\]"),
         ("train: {warmup: 1.5}", "train.warmup is 1.5; below 1 it is a share of the steps, from 1 on a whole number"),
         ("train: {decay: 0}", "train.decay is 0"),
+        ("{train: {compile: true}, mask: {rate_end: 0.2}}", "train.compile needs shapes that stay the same"),
+        ("train: {compile: true, sharded: true}", "train.compile and train.sharded do not go together"),
         ("train: {keep_at: [10, 0]}", "train.keep_at is 0"),
         ("train: {keep_at: often}", "train.keep_at must be one or more: int, not 'often'"),
         ("budget: {steps: 10, tokens: 100}", "budget has steps and tokens"),

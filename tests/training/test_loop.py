@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from latemask.ground.processes import idle_devices
 from latemask.masking.batches import Batch
 from latemask.model import build_model, complete_recipe
+from latemask.recipe import EncoderRecipe
 from latemask.training import loop as loop_module
 from latemask.training.loop import Loop, NonFinite
 from latemask.training.optimizers import decay_groups
@@ -114,6 +116,21 @@ def test_accumulated_rows_are_one_batch():
         one.step([every])
         two.step([Batch({name: value[part] for name, value in every.items()}) for part in (slice(0, 4), slice(4, 8))])
     assert two.logged()["loss"] == pytest.approx(one.logged()["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["late", "early"])
+def test_compiled_in_one_graph_once_it_learns_what_it_does_uncompiled(objective):
+    changes = {"objective": objective, "encoder": EncoderRecipe(layers=2, width=16, heads=2)}
+    train = tiny_recipe().train
+    plain, compiled = (make_loop(20, **changes, train=replace(train, compile=given)) for given in (False, True))
+    counters.clear()
+    for step in range(20):
+        rows = make_batch(plain.recipe, make_rows(8, seed=step))
+        for loop in (plain, compiled):
+            loop.step([Batch(rows)])
+        assert compiled.logged()["loss"] == pytest.approx(plain.logged()["loss"], abs=1e-4)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

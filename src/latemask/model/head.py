@@ -43,13 +43,13 @@ class PredictionHead(nn.Module):
         if torch.is_autocast_enabled(device) and torch.is_grad_enabled():  # what is only looked at is exact
             half = torch.get_autocast_dtype(device)
             return HalfPrecisionLoss.apply(features, words, self.bias, labels.flatten(), half)
+        options = nn.LinearCrossEntropyOptions(
+            batch_chunk_size=CHUNK_ROWS,
+            allow_retain_graph=torch.compiler.is_compiling(),  # or torch warns, which breaks the graph
+        )
         with torch.autocast(device, enabled=False):
             return F.linear_cross_entropy(
-                features.float(),
-                words.float(),
-                labels.flatten(),
-                linear_bias=self.bias.float(),
-                options=nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK_ROWS),
+                features.float(), words.float(), labels.flatten(), linear_bias=self.bias.float(), options=options
             )
 
 

@@ -106,6 +106,8 @@ class TrainRecipe:
     """Decay of a moving average of the weights, which is validated and exported instead of the last ones; 0: none."""
     precision: Precision = "auto"
     """Mixed precision; auto takes bf16 on a GPU or CPU that has it and fp32 elsewhere."""
+    compile: bool = False
+    """Compile the forward pass and the loss (torch.compile), in one graph; pays on GPUs, after a minute or so."""
     sharded: bool = False
     """Split weights and optimizer over the processes (FSDP), for models that one device cannot hold."""
     workers: int = 0

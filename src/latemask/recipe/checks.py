@@ -73,18 +73,22 @@ def _problems(recipe: Recipe) -> Iterator[str | None]:
     yield _count_problem(recipe.at(0))
     yield _count_problem(recipe.at(1))
     yield OBJECTIVES[recipe.objective].problem(recipe)
-    yield from _phase_problems(recipe)
+    yield from _training_problems(recipe)
     given = [key for key, value in asdict(recipe.budget).items() if value is not None]
     if len(given) > 1:
         yield f"budget has {' and '.join(given)}; give one of them"
 
 
-def _phase_problems(recipe: Recipe) -> Iterator[str | None]:
-    """What can be said of the schedule before the number of steps is known."""
+def _training_problems(recipe: Recipe) -> Iterator[str | None]:
+    """What can be said of a training before the number of steps is known."""
     train = recipe.train
     for key, value in (("train.warmup", train.warmup), ("train.decay", train.decay)):
         if value >= 1 and value != int(value):
             yield f"{key} is {value:g}; below 1 it is a share of the steps, from 1 on a whole number of them"
+    if train.compile and recipe.mask.rate_end is not None:
+        yield "train.compile needs shapes that stay the same, and mask.rate_end changes them; leave one out"
+    if train.compile and train.sharded:
+        yield "train.compile and train.sharded do not go together; leave one out"
     for step in train.keep_at:
         yield out_of_range("train.keep_at", step, f"[1, {MOST_STEPS}]")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader
 from latemask.budget.flops import planned_steps, spent
 from latemask.ground.errors import UserError
 from latemask.ground.precision import mixed_precision
-from latemask.ground.processes import rank, world_size
+from latemask.ground.processes import own_device, rank, world_size
 from latemask.masking.batches import Batch, Collator
 from latemask.masking.samples import SampleDataset
 from latemask.model import complete_recipe
@@ -22,6 +23,8 @@ from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
 from latemask.training.schedules import Phases
 from latemask.training.trackers import refuse_missing
+
+_COMPILERS = ("g++", "clang++", "c++")
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,8 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
         raise UserError(f"train.keep_at has step {late[0]:,}, and the run has {steps:,}")
     Phases.of(recipe.train, steps)
     refuse_missing(recipe.train.report_to)
+    if recipe.train.compile and own_device().type == "cpu" and not any(map(shutil.which, _COMPILERS)):
+        raise UserError("train.compile needs a C++ compiler on a CPU, and there is none: install g++, or leave it out")
     return Job(recipe, data, steps, stem)
 
 

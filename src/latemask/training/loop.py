@@ -60,15 +60,17 @@ class Loop:
         self.bad_norm = torch.zeros((), device=device)
 
     def _wrapped(self) -> Any:
-        """Let the processes share the work: FSDP splits the weights, DDP gives each a copy."""
+        """Compile, and let the processes share the work: FSDP splits the weights, DDP gives each a copy."""
         if self.is_sharded:
             layers = self.model.family.layers(self.model.encoder)
             for layer in layers[: self.model.objective.layers_run_whole(self.model)]:  # the others run in pieces
                 fully_shard(layer)
             return fully_shard(self.model)
+        # One graph for all steps: their shapes are the same, and a break in it would be a mistake of ours.
+        compiled = torch.compile(self.model, fullgraph=True, dynamic=False) if self.recipe.train.compile else self.model
         if world_size() > 1:
-            return DistributedDataParallel(self.model, [self.device] if self.device.type != "cpu" else None)
-        return self.model
+            return DistributedDataParallel(compiled, [self.device] if self.device.type != "cpu" else None)
+        return compiled
 
     # The step
 
