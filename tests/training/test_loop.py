@@ -13,6 +13,7 @@ from latemask.masking.batches import Batch
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import EncoderRecipe
 from latemask.training import loop as loop_module
+from latemask.training.job import can_compile
 from latemask.training.loop import Loop, NonFinite
 from latemask.training.optimizers import decay_groups
 from tests.conftest import FAMILIES, VOCABULARY, joining, make_batch, make_rows, tiny_recipe
@@ -118,6 +119,7 @@ def test_accumulated_rows_are_one_batch():
     assert two.logged()["loss"] == pytest.approx(one.logged()["loss"], rel=1e-5)
 
 
+@pytest.mark.skipif(not can_compile(), reason="there is no C++ compiler here")
 @pytest.mark.parametrize("objective", ["late", "early"])
 def test_compiled_in_one_graph_once_it_learns_what_it_does_uncompiled(objective):
     changes = {"objective": objective, "encoder": EncoderRecipe(layers=2, width=16, heads=2)}

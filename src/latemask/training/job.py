@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +25,6 @@ from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
 from latemask.training.schedules import Phases
 from latemask.training.trackers import refuse_missing
-
-_COMPILERS = ("g++", "clang++", "c++")
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,17 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
         raise UserError(f"train.keep_at has step {late[0]:,}, and the run has {steps:,}")
     Phases.of(recipe.train, steps)
     refuse_missing(recipe.train.report_to)
-    if recipe.train.compile and own_device().type == "cpu" and not any(map(shutil.which, _COMPILERS)):
-        raise UserError("train.compile needs a C++ compiler on a CPU, and there is none: install g++, or leave it out")
+    if recipe.train.compile and own_device().type == "cpu" and not can_compile():
+        raise UserError(
+            "train.compile needs a C++ compiler and Python's headers on a CPU (g++, python3-dev); they are not here"
+        )
     return Job(recipe, data, steps, stem)
+
+
+def can_compile() -> bool:
+    """Whether torch.compile finds what it needs on a CPU."""
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return headers.is_file() and any(map(shutil.which, ("g++", "clang++", "c++")))
 
 
 def _check_tokenizer(start: str, data: Mixture) -> None:
