@@ -11,6 +11,7 @@ import pytest
 
 from latemask.cli import VERBS, main
 from latemask.evaluation.protocol import Protocol
+from latemask.run_folder import RunFolder
 from latemask.text.builtin import builtin_files
 from tests.evaluation.conftest import write_glue
 
@@ -88,6 +89,15 @@ def test_the_python_of_the_readme_runs(workshop):
     code = code.replace('out="mood"', 'out="mood", seeds=1, no_control=True, protocol=Protocol(epochs=1)')
     exec(code, {"Protocol": Protocol})
     assert (workshop / "my-encoder" / "model.safetensors").is_file()
+
+
+def test_the_branches_of_the_docs_run(workshop):
+    assert main(["prepare", "corpus", "--out", "data", "--vocab-size", "500"]) == 0
+    for command in commands("docs/training.md"):
+        shorter = re.sub(r"\b(\d+)00\b", r"\1", command) + (f" {TINY}" if " small " in command else "")
+        assert main(shlex.split(shorter)[1:]) == 0, shorter
+    ends = {path.name: RunFolder(path).record["steps"] for path in (workshop / "runs").iterdir()}
+    assert ends == {"stem": 40, "to-10": 10, "to-20": 20}
 
 
 def test_the_ten_lines_of_the_docs_run(workshop):

@@ -220,6 +220,13 @@ def test_a_command_line_branches_and_keeps(data, tmp_path, stem):
     assert [path.name for path in RunFolder(tmp_path / "run").all_checkpoints()] == ["checkpoint-8", "checkpoint-7"]
 
 
+def test_a_branch_in_the_same_precision_says_nothing_of_it(data, tmp_path, capsys):
+    stem = pretrain(wsd(4, precision="bf16"), data=data.folder, out=tmp_path / "stem")
+    branch = pretrain(wsd(5, precision="bf16"), data=data.folder, out=tmp_path / "run", branch=f"{stem.path}@2")
+    assert "so far and goes on in" not in capsys.readouterr().err
+    assert branch.record["precision"] == ["bf16"]
+
+
 def test_the_card_tells_the_whole_history(data, stem, tmp_path):
     branch = pretrain(wsd(5), data=data.folder, out=tmp_path / "run", branch=f"{stem.path}@2")
     card = (branch.encoder / "README.md").read_text()

@@ -26,7 +26,7 @@ from latemask.training.job import Job
 
 # What a branch takes over from its stem as it is. (Of the encoder: all but what no weight depends on.)
 _FIXED = ("objective", "encoder.", "join.", "train.optimizer")
-_INHERITED = ("start", "start_seconds", "left_out_batches")
+_INHERITED = ("start", "start_seconds", "left_out_batches", "precision")
 _FREE = ("encoder.max_length", "encoder.rotary_base", "encoder.dropout", "encoder.init_std", "encoder.start")
 
 
