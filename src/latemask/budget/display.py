@@ -53,6 +53,7 @@ def _plan_table(plan: Plan) -> Table:
         ("  kept in the encoder", run.weights.encoder, mlm.weights.encoder, ""),
         ("FLOPs a sequence", run.sequence.training, mlm.sequence.training, ""),
         *((f"  {part}", flops, mlm.sequence.parts[part], "") for part, flops in run.sequence.parts.items()),
+        *([(f"FLOPs of an update ({plan.recipe.train.optimizer})", run.update, mlm.update, "")] if run.update else []),
         ("FLOPs of the whole run", run.flops, mlm.flops, ""),
         ("  of which validation", run.validation, mlm.validation, ""),
         ("memory at its peak", run.memory.peak, mlm.memory.peak, "B"),

@@ -25,6 +25,8 @@ class Cost:
     memory: Memory
     rows: int
     """Rows on a device at once."""
+    update: float
+    """FLOPs of one update by the optimizer; AdamW has none."""
     training: float
     """FLOPs of all steps: forward, backward, update."""
     validation: float
@@ -49,6 +51,7 @@ class Cost:
                 key=lambda memory: memory.peak,
             ),
             rows=rows,
+            update=update_flops(recipe),
             training=steps * step_flops(recipe),
             validation=validations(recipe, steps) * validation_rows * sequence_flops(recipe.as_validated).forward,
         )
@@ -140,7 +143,7 @@ class Plan:
             "mlm_flops_per_sequence": self.mlm.sequence.training,
             "ratio": self.ratio,
             "ratio_without_pruning": sequence_flops(self.recipe, pruned=False).training / self.mlm.sequence.training,
-            "update_flops": update_flops(self.recipe),
+            "update_flops": run.update,
             "training_flops": run.training,
             "validation_flops": run.validation,
             "total_flops": run.flops,
