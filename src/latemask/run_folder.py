@@ -137,7 +137,7 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a run folder")
         if resume and not self._holds_run():
-            raise UserError(f"nothing to resume in {self.path}: it holds no run; leave --resume away to start one")
+            raise UserError(f"nothing to resume in {self.path}: it holds no run (latemask pretrain starts one)")
         if self._occupied() and not self._holds_run():
             raise UserError(f"{self.path} is not empty and holds no run; choose another --out")
 
