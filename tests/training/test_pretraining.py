@@ -197,6 +197,12 @@ def test_progress_shows_speed_and_the_share_of_the_peak(data, tmp_path, capsys):
     assert 0 <= int(shown[1]) <= 100
 
 
+def test_a_step_that_will_take_hours_is_said_before_it_begins(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("latemask.training.running.measured_peak", lambda device, dtype: 1e3)
+    pretrain(recipe_of(1), data=data.folder, out=tmp_path / "run")
+    assert re.search(r"a step takes at least [\d,]+ minutes here, even at the machine's peak", capsys.readouterr().err)
+
+
 def test_budgets_in_tokens_and_flops(data, tmp_path):
     run = pretrain(tiny_recipe(), data=data.folder, out=tmp_path / "a", tokens=3 * 8 * 32)
     assert run.record["steps"] == 3

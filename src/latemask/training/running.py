@@ -217,7 +217,8 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
         listeners = [Metrics(run, job.tokens, job.flops), progress, LossWatch(job.steps), *trackers]
 
     def log(values: dict[str, float]) -> None:
-        run.refuse_if_gone()
+        if is_first():
+            run.refuse_if_gone()
         for listener in listeners:
             listener(loop.done, values)
 
