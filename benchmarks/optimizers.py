@@ -3,8 +3,9 @@
 python benchmarks/optimizers.py --data data --work optimizers     (data: the study's, --vocab-size 12544)
 python benchmarks/optimizers.py --only-time                       (seconds of a step, in turns, on an idle machine)
 
-Every arm's rate is the best of three by its first seed, and its other seeds follow. One thread a run; a run that was
-stopped goes on. Records are in benchmarks/optimizers.json; a table and one JSON object come last.
+Every arm's rate is the best of three by its first seed, and of more while the best is at their edge; its other seeds
+follow. One thread a run; a run that was stopped goes on. Records are in benchmarks/optimizers.json; a table and one JSON
+object come last.
 """
 
 from __future__ import annotations
@@ -100,24 +101,31 @@ def step_seconds(repeats: int) -> dict[str, float]:
     return found
 
 
+def best_rate(batch: int, optimizer: str, given: Any) -> float:
+    """Return the rate with the lowest loss; while it is the lowest or highest tried, try one beyond."""
+    losses = {rate: run(Arm(optimizer, batch, rate, 0), given) for rate in RATES}
+    while (best := min(losses, key=lambda rate: losses[rate])) in (min(losses), max(losses)):
+        beyond = best * 2 if best == max(losses) else best / 2
+        losses[beyond] = run(Arm(optimizer, batch, beyond, 0), given)
+    return best
+
+
 def compare(given: Any) -> list[dict[str, Any]]:
     """Run everything that has no record; return a row for every optimizer, batch and measure."""
     pairs = list(itertools.product(BATCHES, OPTIMIZERS))
     with ThreadPoolExecutor(given.jobs) as pool:
-        tries = [Arm(optimizer, batch, rate, 0) for batch, optimizer in pairs for rate in RATES]
-        losses = dict(zip(tries, pool.map(lambda arm: run(arm, given), tries), strict=True))
-        best = {
-            (batch, name): min((a for a in tries if (a.batch, a.optimizer) == (batch, name)), key=lambda a: losses[a])
-            for batch, name in pairs
+        rates = pool.map(lambda pair: best_rate(*pair, given), pairs)
+        arms = {
+            (batch, name): [Arm(name, batch, rate, seed) for seed in range(given.seeds)]
+            for (batch, name), rate in zip(pairs, rates, strict=True)
         }
-        arms = {place: [replace(arm, seed=seed) for seed in range(given.seeds)] for place, arm in best.items()}
         timed = known()["seconds"]
         for batch in BATCHES if timed else ():
             steps = round(arms[batch, "adamw"][0].planned / timed[str(batch)]["median"])
             if abs(steps / arms[batch, "muon"][0].planned - 1) > NEARLY:
                 arms[batch, "muon, equal seconds"] = [replace(arm, steps=steps) for arm in arms[batch, "muon"]]
         every = [arm for found in arms.values() for arm in found]
-        losses |= dict(zip(every, pool.map(lambda arm: run(arm, given), every), strict=True))
+        losses = dict(zip(every, pool.map(lambda arm: run(arm, given), every), strict=True))
     return [
         {
             "batch": batch,
