@@ -4,7 +4,7 @@ python benchmarks/optimizers.py --data data --work optimizers     (data: the stu
 python benchmarks/optimizers.py --only-time                       (seconds of a step, in turns, on an idle machine)
 
 Every arm's rate is the best of three by its first seed, and of more while the best is at their edge; its other seeds
-follow. One thread a run; a run that was stopped goes on. Records are in benchmarks/optimizers.json; a table and one JSON
+follow. One thread a run; a run that was stopped goes on. Records are in benchmarks/optimizers.json; a table and a JSON
 object come last.
 """
 
