@@ -107,7 +107,7 @@ class TrainRecipe:
     precision: Precision = "auto"
     """Mixed precision; auto takes bf16 on a GPU or CPU that has it and fp32 elsewhere."""
     compile: bool = False
-    """Compile the forward pass and the loss (torch.compile), in one graph; pays on GPUs, after a minute or so."""
+    """Compile the forward pass and the loss (torch.compile), in one graph; pays in long runs, after a minute or so."""
     sharded: bool = False
     """Split weights and optimizer over the processes (FSDP), for models that one device cannot hold."""
     workers: int = 0
