@@ -243,9 +243,8 @@ def test_what_several_branches_share_was_paid_for_once(data, stem, tmp_path):
     ]
     a_step = stem.record["flops"] / 8
     first, second, whole = (read_run(run.path) for run in (*branches, stem))
-    assert spent_together([first]) == pytest.approx(4 * a_step)
-    assert spent_together([first, second]) == pytest.approx((6 + 2 + 2) * a_step)
-    assert spent_together([first, second, whole]) == pytest.approx((8 + 2 + 2) * a_step)
+    for runs, steps in (([first], 4), ([first, second], 6 + 2 + 2), ([first, second, whole], 8 + 2 + 2)):
+        assert spent_together(runs) == pytest.approx((steps * a_step, steps * 8 * 32))
     page = compare([run.path for run in (*branches, stem)], out=tmp_path / "page").read_text()
     assert f"Together {12 * a_step:.3g} FLOPs" in page
     assert "to-4: its steps 1 to 2 are those of" in page

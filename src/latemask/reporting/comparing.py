@@ -216,7 +216,9 @@ def _together(runs: Sequence[Run]) -> str:
     """Say what branches cost in all."""
     if len(runs) < 2 or not any(run.stem.step for run in runs):
         return ""
-    return f"Together {spent_together(runs):.3g} FLOPs: a stem that several runs branched from is counted once."
+    flops, tokens = spent_together(runs)
+    spent = f"{flops:.3g} FLOPs and {tokens / 1e6:.3g} M tokens"
+    return f"Together {spent}: a stem that several runs branched from is counted once."
 
 
 def _totals(runs: Sequence[Run]) -> Table:

@@ -275,15 +275,16 @@ def identity_of(run: Run) -> tuple[Any, ...]:
     return run.arm, run.recipe.seed, data_of(run), run.way
 
 
-def spent_together(runs: Sequence[Run]) -> float:
-    """Return the FLOPs of all runs; a stem that several came from was paid for once."""
-    own: dict[str, float] = {}
+def spent_together(runs: Sequence[Run]) -> tuple[float, int]:
+    """Return the FLOPs and tokens of all runs; a stem that several came from was paid for once."""
+    own: dict[str, tuple[float, int]] = {}
     for run in runs:
         name = str(run.record.get("id", run.folder.path.resolve()))
-        parts = [(one["id"], one["own_flops"]) for one in run.record.get("branch", {}).get("history", [])]
-        for who, flops in [*parts, (name, run.flops - run.stem.flops)]:
-            own[who] = max(own.get(who, 0.0), flops)
-    return sum(own.values())
+        history = run.record.get("branch", {}).get("history", [])
+        parts = [(one["id"], (one["own_flops"], one["own_tokens"])) for one in history]
+        for who, spent_alone in [*parts, (name, (run.flops - run.stem.flops, run.tokens - run.stem.tokens))]:
+            own[who] = max(own.get(who, (0.0, 0)), spent_alone)
+    return sum(flops for flops, _ in own.values()), sum(tokens for _, tokens in own.values())
 
 
 def _fingerprint(run: Run) -> Any:

@@ -100,6 +100,7 @@ class Branch:
             "from": self.run.stem.step,
             **stem,
             "own_flops": stem["flops"] - self.run.stem.flops,
+            "own_tokens": stem["tokens"] - self.run.stem.tokens,
             "data": record["data"]["folder"],
             "changed": self._changed(job),
         }
