@@ -1,6 +1,7 @@
 """`latemask status`: a line for every run."""
 
 import json
+import shutil
 import time
 from datetime import datetime, timedelta
 
@@ -57,11 +58,21 @@ def test_a_running_one_says_until_when(runs, data, tmp_path, capsys):
     assert "0:01:40" in capsys.readouterr().out
 
 
-def test_another_day_is_said_with_its_date():
+def test_another_day_is_said_with_its_name_or_date():
     today = datetime.now().astimezone().replace(hour=12, minute=30)
     assert _clock(today) == "12:30"
-    assert _clock(today + timedelta(days=1)).endswith(" 12:30")
-    assert len(_clock(today + timedelta(days=1)).split()) == 4
+    assert _clock(today + timedelta(days=1)) == (today + timedelta(days=1)).strftime("%a 12:30")
+    assert _clock(today + timedelta(days=400)) == (today + timedelta(days=400)).strftime("%d %b %Y")
+
+
+def test_at_80_columns_only_names_are_cut(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    other = tmp_path / "a-name-that-is-much-too-long-to-be-shown"
+    shutil.copytree(runs[0], other)
+    status([runs[1], other])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[2:4] for line in lines[1:]] == [["1/4", "25%"], ["4/4", "100%"]]
 
 
 def test_without_a_name_all_in_runs_are_shown(runs, monkeypatch, capsys):

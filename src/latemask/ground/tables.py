@@ -9,13 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 Rows = Sequence[Sequence[str]]
-_BETWEEN, _SHORTEST = 2, 8  # columns of a terminal: between two of a table, and of a name that is cut
+_BETWEEN, _SHORTEST = 1, 8  # columns of a terminal: between two of a table, and of a name that is cut
 
 
 def show_table(rows: Rows, narrow: bool = False) -> None:
     """Print a table: names on the left, numbers on the right; a narrow one has no lines, and only names are cut."""
     head, *body = rows
-    console, table = Console(highlight=False), Table(box=None, pad_edge=False) if narrow else Table()
+    console, table = (
+        Console(highlight=False),
+        Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0)) if narrow else Table(),
+    )
     of_numbers = sum(max(map(len, column)) + _BETWEEN for column in list(zip(*rows, strict=True))[1:])
     for number, name in enumerate(head):
         most = max(_SHORTEST, console.width - of_numbers) if narrow and not number else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from latemask.ground.tables import show_table
 from latemask.reporting.runs import Run, read_runs
 
 _HOME = Path("runs")
+_FEW_DAYS = 7
 
 
 def status(runs: Sequence[str | Path] = (), *, json: bool = False) -> list[dict[str, Any]]:
@@ -68,7 +69,8 @@ def _cells(name: str, row: dict[str, Any]) -> list[str]:
     def shown(value: Any, words: str) -> str:
         return "–" if value is None else words.format(value)
 
-    left = None if row["seconds_left"] is None else str(timedelta(seconds=round(row["seconds_left"])))
+    minutes, seconds = divmod(round(row["seconds_left"] or 0), 60)
+    left = None if row["seconds_left"] is None else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     return [
         name,
         row["status"],
@@ -87,5 +89,6 @@ def _local(seconds: float) -> datetime:
 
 
 def _clock(moment: datetime) -> str:
-    """The hour, and the day unless it is today."""
-    return moment.strftime("%H:%M" if moment.date() == _local(time.time()).date() else "%a %d %b %H:%M")
+    """The hour, with the day unless it is today; the date alone, where it is more than some days away."""
+    days = (moment.date() - _local(time.time()).date()).days
+    return moment.strftime("%H:%M" if days == 0 else "%a %H:%M" if days < _FEW_DAYS else "%d %b %Y")
