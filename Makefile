@@ -33,10 +33,13 @@ lint: style
 test: style
 	$(BIN)/pytest --numprocesses $$(( $$(nproc 2> /dev/null || echo 2) + 1 )) --dist worksteal
 
-# The stores of wandb, mlflow and trackio, which are too heavy to be set up for every test.
-trackers: install
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[trackers]'
-	$(BIN)/pytest tests/training/test_trackers.py
+# The stores of wandb, mlflow and trackio: too heavy to be set up for every test, and mlflow wants an older pyarrow than
+# constraints.txt has, so they have an environment of their own.
+trackers:
+	$(PYTHON) -m venv $(VENV)-trackers
+	$(VENV)-trackers/bin/python -m pip install --quiet --no-compile $$(grep '^torch==' constraints.txt)
+	$(VENV)-trackers/bin/python -m pip install --quiet --no-compile -e '.[dev,trackers]'
+	$(VENV)-trackers/bin/pytest tests/training/test_trackers.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis latemask-demo
+	rm -rf $(VENV) $(VENV)-trackers .pytest_cache .mypy_cache .ruff_cache .hypothesis latemask-demo
