@@ -319,9 +319,12 @@ def as_watched_by(recipe: Recipe, other: Recipe) -> Recipe:
 
 
 def _stem_in(record: dict[str, Any]) -> Stem:
-    """Return what a branch's run.json says of its stem."""
+    """Return what a branch's run.json says of its stem; it raises where a part of that is missing."""
     if not (branch := record.get("branch")):
         return ROOT
+    for one in branch["history"]:
+        int(one["from"]), int(one["step"]), float(one["own_flops"]), int(one["own_tokens"])
+        str(one["id"] + one["run"] + one["data"] + "".join(one["changed"]))
     return Stem(int(branch["step"]), int(branch["samples"]), int(branch["tokens"]), float(branch["flops"]))
 
 

@@ -1,5 +1,6 @@
 """Branches: runs that begin with another run's checkpoint. One that changes nothing ends with the same bits."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -195,6 +196,18 @@ def test_a_damaged_checkpoint_is_no_stem(data, stem, tmp_path):
     (tmp_path / "stem" / "checkpoints" / "checkpoint-2" / "optimizer.pt").write_bytes(b"0")
     with pytest.raises(UserError, match=r"optimizer\.pt is damaged"):
         pretrain(wsd(8), data=data.folder, out=tmp_path / "run", branch=f"{tmp_path / 'stem'}@2")
+
+
+def test_a_run_json_that_lacks_a_part_of_the_history_is_damaged(data, stem, tmp_path):
+    branch = pretrain(wsd(4), data=data.folder, out=tmp_path / "run", branch=f"{stem.path}@2")
+    record = branch.record
+    del record["branch"]["history"][0]["changed"]
+    (branch.path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"run\.json is damaged"):
+        read_run(branch.path)
+    (branch.path / "run.json").unlink()
+    with pytest.raises(UserError, match="is not a latemask run"):
+        pretrain(wsd(4), data=data.folder, out=tmp_path / "other", branch=str(branch.path))
 
 
 def test_a_run_does_not_overwrite_the_stem_it_begins_with(data, stem, tmp_path):

@@ -20,12 +20,12 @@ from latemask.ground.errors import UserError
 from latemask.ground.files import replace_folder, write_json_atomically, write_text_atomically
 from latemask.ground.sealed import damage, seal
 from latemask.model import build_model
-from latemask.recipe import Recipe, Stem, differences, load_recipe
+from latemask.recipe import OBJECTIVES, Recipe, Stem, differences, load_recipe
 from latemask.run_folder import RunFolder, step_of, tokenizer_checksum
 from latemask.training.job import Job
 
 # What a branch takes over from its stem as it is. (Of the encoder: all but what no weight depends on.)
-_FIXED = ("objective", "encoder.", "join.", "train.optimizer")
+_FIXED = ("objective", "encoder.", "train.optimizer")
 _INHERITED = ("start", "start_seconds", "left_out_batches", "precision")
 _FREE = ("encoder.max_length", "encoder.rotary_base", "encoder.dropout", "encoder.init_std", "encoder.start")
 
@@ -46,7 +46,7 @@ class Branch:
         run = RunFolder(Path(name if at else given))
         if at and not step.replace(",", "").isdigit():
             raise UserError(f"--branch {given}: RUN@STEP is wanted, such as runs/small@1000")
-        if not run.recipe_file.is_file():
+        if not run.recipe_file.is_file() or not run.record.get("data"):
             raise UserError(f"--branch {given}: {run.path} is not a latemask run")
         checkpoint = _checkpoint(run, int(step.replace(",", "")) if at else None)
         if problem := damage(checkpoint):
@@ -63,7 +63,8 @@ class Branch:
     def refuse_what_does_not_fit(self, job: Job) -> None:
         """Say why the job cannot go on from here, before anything is written."""
         where = f"{self.run.path}@{self.stem.step}"
-        changed = [line for line in differences(self.recipe, job.recipe) if line.startswith(_FIXED)]
+        fixed = (*_FIXED, f"{OBJECTIVES[self.recipe.objective].section}.")
+        changed = [line for line in differences(self.recipe, job.recipe) if line.startswith(fixed)]
         if other := [line for line in changed if not line.startswith(_FREE)]:
             raise UserError(f"cannot branch from {where}: it has another {'; '.join(other)}")
         theirs, ours = tokenizer_checksum(self.run.record["data"]), tokenizer_checksum(job.data.record)

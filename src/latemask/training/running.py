@@ -173,8 +173,10 @@ def _from_where(run: RunFolder) -> tuple[Path | None, list[int]]:
 def model_of(job: Job, checkpoint: Path | None) -> Any:
     """Return the model as it was when the checkpoint was written; a new one before its start."""
     torch.manual_seed(job.recipe.seed)
-    is_there = checkpoint and job.recipe.encoder.init  # that may be gone; the checkpoint has all of it
-    model = load_model(checkpoint) if checkpoint and is_there else build_model(job.recipe, job.data.vocabulary)
+    if checkpoint and job.recipe.encoder.init:  # which may be gone; the checkpoint has all of it
+        model = load_model(checkpoint)
+    else:
+        model = build_model(job.recipe, job.data.vocabulary)
     if checkpoint:
         load_weights(checkpoint, model)
     return model

@@ -142,7 +142,8 @@ class WandB(Tracker):
         is_offline = (os.environ.get("WANDB_MODE") or settings.mode) in ("offline", "dryrun", "disabled")
         if not is_offline and not wandb.api.api_key:
             raise UserError(f"train.report_to wandb: nobody is logged in. {self.advice}")
-        if (left := known.get("open")) and Path(left).name.startswith("offline-run-"):
+        left = Path(str(known.get("open")))
+        if left.name.startswith("offline-run-") and left.name.endswith(f"-{known['id']}"):
             shutil.rmtree(left, ignore_errors=True)
         self.wandb = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
