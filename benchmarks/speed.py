@@ -189,7 +189,7 @@ def plain_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
     import torch
 
     from latemask.ground.allocator import keep_freed_memory
-    from latemask.masking.batches import Collator
+    from latemask.masking.batches import Collator, MaskSchedule
     from latemask.model import build_model
 
     keep_freed_memory()
@@ -204,7 +204,10 @@ def plain_loop(recipe: Recipe, folder: Path, gate: Gate) -> None:
         train.weight_decay,
         fused=True,
     )
-    collate, (rows, _) = Collator.of(recipe, data.vocabulary, MANY), data.rows("train", recipe.length)
+    collate, (rows, _) = (
+        Collator.of(recipe, data.vocabulary, MaskSchedule(recipe, MANY)),
+        data.rows("train", recipe.length),
+    )
     for number in range(MANY):
         gate.wait()
         ids = rows[0].take(np.random.default_rng(number).integers(len(rows[0]), size=train.batch_size))

@@ -23,7 +23,22 @@ from latemask.recipe import EncoderRecipe, MaskRecipe, Recipe, TrainRecipe
 from latemask.text import PreparedData, Vocabulary, prepare
 from latemask.text.builtin import BuiltinReader
 
-FAMILIES = ("modernbert", "roberta", "roberta-prelayernorm", "bert")
+FAMILIES = (
+    "modernbert",
+    "roberta",
+    "roberta-prelayernorm",
+    "bert",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "distilbert",
+    "mpnet",
+    "deberta-v2",
+    "eurobert",
+    "nomic_bert",
+    "gte",
+    "esm",
+)
 __all__ = ["KINDS"]
 VOCABULARY = Vocabulary(size=300, bos=0, eos=2, pad=1, mask=4, special=(0, 1, 2, 3, 4))
 

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "masking": {"recipe", "text"},
     "families": {"recipe", "text"},
     "objectives": {"families", "masking", "recipe", "text"},
-    "model": {"families", "objectives", "recipe", "text"},
+    "model": {"families", "objectives", "recipe", "run_folder", "text"},
     "budget": {"objectives", "recipe"},
     "run_folder": {"recipe"},
     "starts": {"recipe", "text"},

@@ -23,7 +23,7 @@ from latemask.families.bert import Roberta
 from latemask.ground.errors import TimeIsUp, UserError
 from latemask.masking.patterns import uniform
 from latemask.objectives import OBJECTIVES, Objective
-from latemask.objectives.costs import Flops, head_flops, head_kept, layer_of
+from latemask.objectives.costs import Flops, head_flops, head_kept, layers_of
 from latemask.recipe import OPTIMIZERS, PATTERNS, SCHEDULES, STARTS, BudgetRecipe, EncoderRecipe, dump_recipe
 from latemask.run_folder import RunFolder
 from tests.conftest import tiny_recipe
@@ -69,9 +69,9 @@ class Blurring(Objective):
         vectors = model.words[ids]
         seen = torch.ones_like(ids, dtype=vectors.dtype).scatter(1, predicted, model.config.strength)[..., None]
         states = model.family.embed(model.encoder, positions, vectors=vectors * seen + (1 - seen) * model.blur)
-        rotation = model.family.rotation(model.encoder, states, positions)
+        places = model.family.places(model.encoder, states, positions)
         for layer in model.family.layers(model.encoder):
-            states = model.family.run(layer, states, rotation)
+            states = model.family.run(layer, states, places)
         states = model.family.final_norm(model.encoder, states)
         return model.predict(states.gather(1, predicted[..., None].expand(-1, -1, states.shape[-1])), labels)
 
@@ -80,10 +80,10 @@ class Blurring(Objective):
 
     def flops(self, recipe, pruned=True):
         length = recipe.length
-        return Flops(recipe.encoder.layers * layer_of(recipe).flops(length, length), 0, head_flops(recipe))
+        return Flops(sum(layer.flops(length, length) for layer in layers_of(recipe)), 0, head_flops(recipe))
 
     def kept_numbers(self, recipe, scores):
-        return recipe.encoder.layers * layer_of(recipe).kept(recipe.length, scores) + head_kept(recipe)
+        return sum(layer.kept(recipe.length, scores) for layer in layers_of(recipe)) + head_kept(recipe)
 
     def words(self, recipe):
         return [f"blurred {recipe.options.strength:g}"]
@@ -92,10 +92,10 @@ class Blurring(Objective):
         return "no [MASK] at all"
 
 
-class Camembert(Roberta):
+class Data2Vec(Roberta):
     """A stock family that the package does not know: RoBERTa's layers under another name."""
 
-    model_type = "camembert"
+    model_type = "data2vec-text"
 
 
 def striped(ids, keys, counts, vocabulary):
@@ -127,7 +127,7 @@ class HeadOnly(Method):
 
 ADDED = [
     (OBJECTIVES, "blurring", Blurring()),
-    (FAMILIES, "camembert", Camembert()),
+    (FAMILIES, "data2vec-text", Data2Vec()),
     (PATTERNS, "striped", striped),
     (OPTIMIZERS, "plain-sgd", plain_sgd),
     (SCHEDULES, "constant", constant),
@@ -152,7 +152,7 @@ def with_all_of_it():
         recipe,
         objective="blurring",
         options=Blur(strength=0.2),
-        encoder=EncoderRecipe(family="camembert", start="all-alike", layers=2, width=32, heads=2),
+        encoder=EncoderRecipe(family="data2vec-text", start="all-alike", layers=2, width=32, heads=2),
         mask=replace(recipe.mask, pattern="striped"),
         train=train,
         budget=BudgetRecipe(steps=4),
@@ -217,7 +217,7 @@ def test_it_fills_a_mask(run):
 
 def test_its_encoder_is_a_stock_one_with_its_words_on_the_card(run, tmp_path):
     folder = export(run.path, out=tmp_path / "encoder")
-    assert AutoModel.from_pretrained(folder).config.model_type == "camembert"
+    assert AutoModel.from_pretrained(folder).config.model_type == "data2vec-text"
     assert "blurring, which is not in the package" in (folder / "README.md").read_text()
 
 
@@ -245,7 +245,7 @@ def test_its_encoder_is_fine_tuned_by_a_method_of_its_own(run, tmp_path):
     )
     assert results.protocol.method == "head-only"
     before, after = (load_file(f / "model.safetensors") for f in (run.encoder, tmp_path / "tuned" / "model"))
-    assert all(torch.equal(before[name], after[f"roberta.{name}"]) for name in before)
+    assert all(torch.equal(before[name], after[f"data2vec_text.{name}"]) for name in before)
     assert {row["label"] for row in predict(tmp_path / "tuned", tmp_path / "new.csv")} <= {"glad", "sad"}
 
 

@@ -130,7 +130,7 @@ def write(folder: Path) -> None:
         name: numbers(pretrain(load_recipe("demo", tree), data=data.folder, out=folder / name))
         for name, tree in RECIPES.items()
     }
-    EXPECTED.write_text(json.dumps({"processor": processor(), "runs": runs}, indent=1) + "\n")
+    EXPECTED.write_text(json.dumps({"processor": processor(), "runs": runs}, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

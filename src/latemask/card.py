@@ -8,34 +8,41 @@ from typing import Any
 
 from latemask import __version__
 from latemask.ground.console import printable
-from latemask.recipe import load_recipe
+from latemask.recipe import OBJECTIVES, load_recipe
 from latemask.run_folder import PROGRESS, RunFolder
 
 _TEMPLATE = """\
 ---
 library_name: transformers
-pipeline_tag: feature-extraction
-tags: [latemask, encoder, {family}]
+pipeline_tag: {pipeline}
+tags: [latemask, {kind}, {family}]
 ---
 
 # {title}
 
-A text encoder ({family}, {layers} layers x {width}, {parameters:.1f} M weights, up to {longest} tokens), pre-trained
+A {what} ({family}, {layers} layers x {width}, {parameters:.1f} M weights, up to {longest} tokens), pre-trained
 with latemask {version}: {how}.{cut_note}
 
 ## Use
 
 ```python
-from transformers import AutoModel, AutoTokenizer
+{code}
+```
+
+{others} and `sentence_transformers` load it the same
+way, with no code of latemask. {advice}
+"""
+
+_ENCODER_CODE = """from transformers import AutoModel, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 encoder = AutoModel.from_pretrained("path/to/this/folder")
-states = encoder(**tokenizer("Some text.", return_tensors="pt")).last_hidden_state
-```
+states = encoder(**tokenizer("Some text.", return_tensors="pt")).last_hidden_state"""
 
-`AutoModelForSequenceClassification`, `AutoModelForTokenClassification` and `sentence_transformers` load it the same
-way, with no code of latemask. It is a pre-trained encoder: fine-tune it before you judge it.{mask_note}
-"""
+_MLM_CODE = """from transformers import pipeline
+
+fill = pipeline("fill-mask", model="path/to/this/folder")
+fill(f"Some {fill.tokenizer.mask_token} here.")"""
 
 _TRAINING = """
 ## Data
@@ -50,15 +57,18 @@ _TRAINING = """
 | tokens of text seen | {seen:,} |
 | compute, forward and backward | {flops:.3g} FLOPs |
 | start | {start} |
-| validation loss, 15 % masked | {validation} |
+| validation loss, 15 % masked | {validation} |{finish}
 {history}
 ```yaml
 {recipe}```
 """
 
 
-def model_card(run: RunFolder, source: Path, model: Any, layers: int) -> str:
-    """Return the card as Markdown, of an encoder that was trained with so many layers; text from files is escaped."""
+def model_card(run: RunFolder, source: Path, model: Any, layers: int, mlm: bool = False) -> str:
+    """Return the card as Markdown, of an encoder that was trained with so many layers; text from files is escaped.
+
+    `mlm` where the folder holds the head as well.
+    """
     config = model.encoder.config
     left_out = layers - config.num_hidden_layers
     card = _TEMPLATE.format(
@@ -69,13 +79,54 @@ def model_card(run: RunFolder, source: Path, model: Any, layers: int) -> str:
         parameters=model.encoder.num_parameters() / 1e6,
         longest=model.family.longest(config),
         version=__version__,
-        how=model.objective.card,
-        mask_note=model.objective.mask_note,
+        how=_how(run, model),
+        **_uses(model, mlm),
         cut_note=f" It was trained with {layers} layers, of which the last {left_out} are left out."
         if left_out
         else "",
     )
     return card + _training(run, source) if run.recipe_file.is_file() else card
+
+
+def _uses(model: Any, mlm: bool) -> dict[str, str]:
+    """Say what a folder can do."""
+    classes = "`AutoModelForSequenceClassification`, `AutoModelForTokenClassification`"
+    if mlm:
+        return {
+            "pipeline": "fill-mask",
+            "kind": "masked-lm",
+            "what": "masked language model",
+            "code": _MLM_CODE,
+            "others": f"`AutoModelForMaskedLM` opens all of it; `AutoModel`, {classes}",
+            "advice": "They take the encoder without the head: fine-tune it before you judge it.",
+        }
+    mask = model.objective.mask_note or " `latemask export --mlm` writes it with its head, for `fill-mask` pipelines."
+    return {
+        "pipeline": "feature-extraction",
+        "kind": "encoder",
+        "what": "text encoder",
+        "code": _ENCODER_CODE,
+        "others": classes,
+        "advice": f"It is a pre-trained encoder: fine-tune it before you judge it.{mask}",
+    }
+
+
+def _how(run: RunFolder, model: Any) -> str:
+    """Say how it was trained: the model itself knows only how it ended."""
+    recipe = load_recipe(run.recipe_file) if run.recipe_file.is_file() else None
+    if recipe is None or OBJECTIVES[recipe.objective] is model.objective:
+        return str(model.objective.card)
+    share = f"{100 * recipe.train.finish_early:.2g} %"
+    return f"{OBJECTIVES[recipe.objective].card}; in the last {share} of the steps the [MASK]s stood in its input"
+
+
+def _finish(run: RunFolder, steps: int, validated: list[dict[str, Any]]) -> str:
+    """Say what the loss was before the [MASK]s moved to the input."""
+    turn = load_recipe(run.recipe_file).last_part(run.record["steps"])
+    before = [row for row in validated if row["step"] <= turn]
+    if steps <= turn or not before:
+        return ""
+    return f"\n| the same after step {turn:,}, with late masks | {before[-1]['eval_loss']:.3f} |"
 
 
 def _training(run: RunFolder, source: Path) -> str:
@@ -96,6 +147,7 @@ def _training(run: RunFolder, source: Path) -> str:
         flops=stem.flops + (last["flops"] - stem.flops) * since,
         start=_start(run),
         validation=f"{validated[-1]['eval_loss']:.3f}" if validated else "not measured",
+        finish=_finish(run, steps, validated),
         history=_history(run),
         recipe=run.recipe_file.read_text("utf-8", errors="replace"),
     )
@@ -103,7 +155,7 @@ def _training(run: RunFolder, source: Path) -> str:
 
 def _start(run: RunFolder) -> str:
     if init := load_recipe(run.recipe_file).encoder.init:
-        return f"an encoder: {_safe(init)}"
+        return f"an encoder: {_safe(init)}" + (", with its head" if run.record.get("head") == "kept" else "")
     if name := run.record.get("start"):
         return f"{_safe(name)}, counted in {run.record['start_seconds']:.0f} s"
     return "random"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 from latemask.card import model_card
 from latemask.ground.console import say
@@ -13,21 +15,25 @@ from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import copy_tokenizer
 
 
-def export(run: Path, *, out: Path, layers: int | None = None, overwrite: bool = False) -> Path:
+def export(run: Path, *, out: Path, layers: int | None = None, mlm: bool = False, overwrite: bool = False) -> Path:
     """Write the encoder of a run as a stock Hugging Face folder, with its tokenizer and a model card.
 
     Args:
         run: Run folder (finished, or stopped: then its last checkpoint is taken), or a saved pre-training model.
         out: Folder to write.
         layers: Keep only so many layers from below; `latemask probe --layers` says whether an earlier one is better.
+        mlm: Write a stock masked language model (…ForMaskedLM: encoder and head), for fill-mask pipelines. The run must
+            have had [MASK]s in its input, from the beginning or at the end (`pretrain --finish-early`).
         overwrite: Replace an encoder that is there.
     """
     folder, out = RunFolder(Path(run)), Path(out)
     source = folder.newest_model()
-    from latemask.model import load_model  # not for --help: it loads torch
+    from latemask.model import load_model, masked_language_model  # not for --help: it loads torch
 
     _refuse_or_pass(out, overwrite)
     model = load_model(source)
+    if mlm:
+        _refuse_what_knows_no_mask(folder, model, layers)
     whole = model.encoder.config.num_hidden_layers
     if layers is not None and not 1 <= layers <= whole:
         raise UserError(f"--layers {layers}: the encoder has {whole}; give 1 to {whole}")
@@ -37,9 +43,10 @@ def export(run: Path, *, out: Path, layers: int | None = None, overwrite: bool =
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
-        model.encoder.save_pretrained(str(aside))
+        written = masked_language_model(model) if mlm else model.encoder
+        written.save_pretrained(str(aside))
         copy_tokenizer(folder.tokenizer_folder(source), aside, model.family.longest(model.encoder.config))
-        (aside / "README.md").write_text(model_card(folder, source, model, whole), "utf-8")
+        (aside / "README.md").write_text(model_card(folder, source, model, whole, mlm), "utf-8")
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -47,6 +54,17 @@ def export(run: Path, *, out: Path, layers: int | None = None, overwrite: bool =
     if source.parent == folder.checkpoints:
         say(f"the run is not finished: exported its checkpoint {source.name}")
     return out
+
+
+def _refuse_what_knows_no_mask(run: RunFolder, model: Any, layers: int | None) -> None:
+    if layers is not None:
+        raise UserError("--mlm with --layers: the head reads the last layer; leave one out")
+    if not model.objective.mask_in_input:
+        raise UserError(
+            f"{run.path} never had [MASK]s in its input, and its encoder has to learn its mask token: pretrain with "
+            f"--finish-early 0.05, or give this run such an end (pretrain --branch {shlex.quote(str(run.path))} "
+            "--finish-early 0.05 and a larger budget)"
+        )
 
 
 def _refuse_or_pass(out: Path, overwrite: bool) -> None:

@@ -67,8 +67,8 @@ class Filler:
             raise UserError(f"--top {top} shows nothing; it must be at least 1")
         batch = self.model.objective.fill_batch(ids, ids == self.tokenizer.mask_token_id)
         with torch.inference_mode():
-            logits = self.model(**batch).logits[0, :, : len(self.tokenizer)]
-        best = logits.softmax(-1).topk(min(top, logits.shape[-1]))
+            shares = self.model(**batch).logits[0].softmax(-1)[:, : len(self.tokenizer)]  # the table may have more rows
+        best = shares.topk(min(top, shares.shape[-1]))
         return [
             [Prediction(self.tokenizer.decode([token]).strip(), round(p, 4)) for token, p in zip(*row, strict=True)]
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)

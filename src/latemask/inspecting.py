@@ -59,6 +59,7 @@ def inspect(
         "skipped": data.manifest["skipped"],
         "dropped": data.manifest["dropped"],
         "vocabulary": _vocabulary(data),
+        "extension": data.manifest.get("extension"),
         "lengths": _lengths(data),
         "length": length,
         "rows": _rows(data, recipe, rows),
@@ -157,6 +158,8 @@ def _show(facts: dict[str, Any], console: Console) -> None:
     if any(left_out.values()):
         line("left out", ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count))
     line("vocabulary", _vocabulary_text(facts["vocabulary"]))
+    if extension := facts["extension"]:
+        line("new pieces", _extension_text(extension))
     line("checksums", facts["checksums"] + ("" if facts["checksums"] == "match" else " (--verify reads every file)"))
     if facts["lengths"]["histogram"]:
         _show_lengths(facts["lengths"], console)
@@ -172,6 +175,12 @@ def _vocabulary_text(facts: dict[str, Any]) -> str:
         return pieces
     rare = f"{facts['rare_pieces']:,} fewer than {_RARE} times ({facts['rare_share']:.2%} of the text)"
     return f"{pieces}: {facts['unused_pieces']:,} never used, {rare}, {facts['unknown_share']:.2%} unknown"
+
+
+def _extension_text(facts: dict[str, Any]) -> str:
+    examples = ", ".join(printable(repr(example)) for example in facts["examples"])
+    added = f"{facts['pieces']:,} behind the {facts['base_pieces']:,} of {printable(facts['base'])}"
+    return f"{added}, {facts['saved']:.1%} fewer tokens in the sample: {examples}"
 
 
 def _show_lengths(facts: dict[str, Any], console: Console) -> None:

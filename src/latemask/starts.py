@@ -130,9 +130,11 @@ def set_words(model: Any, corpus: Corpus, seed: int) -> None:
 
 
 def set_frequencies(model: Any, corpus: Corpus) -> None:
-    """Let the head begin with how frequent each token is."""
+    """Let the head begin with how frequent each token is, if it has a number for each."""
     import torch
 
+    if model.head.bias is None:
+        return
     counts = torch.from_numpy(corpus.neighbours.frequencies).double()
     logs = (counts + 0.5).log()
     model.head.bias[: len(logs)] = logs - (logs * counts).sum() / counts.sum()  # near 0, where numbers are exact
@@ -163,10 +165,11 @@ def typical_word(model: Any, corpus: Corpus) -> Tensor:
 
 
 def read_as_it_is(model: Any) -> None:
-    """Let the head compare states with words as they are."""
+    """Let the head compare states with words as they are; a plain one does."""
     import torch
 
-    torch.nn.init.eye_(model.head.dense.weight)
+    if model.head.dense is not None:
+        torch.nn.init.eye_(model.head.dense.weight)
 
 
 def orthogonal(width: int, seed: int, number: int = 0) -> Tensor:

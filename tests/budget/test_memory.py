@@ -21,6 +21,17 @@ MASKS = [MaskRecipe(rate=0.5), MaskRecipe(rate=0.3, random=0.1, keep=0.1, drop=0
 JOINS = [Join(kind, layers) for kind in KINDS for layers in (1, 3)] + [Join("cross", positions="absolute")]
 
 
+WHOLE = ("modernbert", "bert", "deberta-v2")  # the others differ from one of these by a number or two
+FEW = [Join("inside", 3), Join("self", 1), None]
+CASES = [
+    pytest.param(family, join, mask, id=f"{family}-{join}-{'corrupting' if mask.random else 'plain'}")
+    for family in FAMILIES
+    for join in [*JOINS, None]
+    for mask in MASKS
+    if family in WHOLE or (join in FEW and mask.random)
+]
+
+
 def bytes_kept(recipe) -> float:
     """Bytes a row keeps, by torch's own hooks: every storage once, weights left out."""
     model, batch = make_model(recipe).train(), make_batch(recipe)
@@ -38,11 +49,15 @@ def bytes_kept(recipe) -> float:
     return sum(size for size, _ in kept.values()) / len(batch["labels"])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("join", [*JOINS, None], ids=str)
-@pytest.mark.parametrize("mask", MASKS, ids=["plain", "corrupting"])
+@pytest.mark.parametrize(("family", "join", "mask"), CASES)
 def test_what_a_row_keeps_is_what_autograd_keeps(family, join, mask):
-    recipe = tiny_recipe(length=64, mask=mask, encoder=EncoderRecipe(family=family, layers=4, width=64, heads=2))
+    assert_kept(EncoderRecipe(family=family, layers=4, width=64, heads=2), join, mask)
+
+
+def assert_kept(encoder, join, mask):
+    if encoder.family == "deberta-v2":
+        encoder = replace(encoder, buckets=32)
+    recipe = tiny_recipe(length=64, mask=mask, encoder=encoder, train=replace(tiny_recipe().train, batch_size=4))
     recipe = replace(recipe, options=join) if join else replace(recipe, objective="early")
     counted = OBJECTIVES[recipe.objective].kept_numbers(complete_recipe(recipe, VOCABULARY), scores=False)
     assert 4 * counted == pytest.approx(bytes_kept(recipe), rel=0.06)

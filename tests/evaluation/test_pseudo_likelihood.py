@@ -75,7 +75,7 @@ def test_a_model_of_ours_is_asked_as_it_was_trained(data, name, metric):
     assert len({round(value, 2) for value in found}) == len(TEXTS)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "distilbert", "albert", "deberta-v2"])
+@pytest.mark.parametrize("family", [*FAMILIES, "albert"])
 def test_a_stock_model_scores_as_in_a_loop_of_plain_transformers(data, family):
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     settings = {"vocab_size": data.vocabulary.size, "max_position_embeddings": 64, "pad_token_id": 1, **small}

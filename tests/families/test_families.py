@@ -48,13 +48,10 @@ def test_the_pieces_of_an_opened_layer_make_the_stock_layer(family):
     opened, encoder = model.family, model.encoder
     positions = torch.arange(32).expand(4, -1)
     states = opened.embed(encoder, positions, ids=torch.from_numpy(make_rows()))
-    rotation = opened.rotation(encoder, states, positions)
+    places = opened.places(encoder, states, positions)
     layer = opened.layers(encoder)[1]
-    normed = opened.before_attention(layer, states)
-    keys, values = opened.keys_values(layer, normed, rotation)
-    attended = torch.nn.functional.scaled_dot_product_attention(opened.queries(layer, normed, rotation), keys, values)
-    ours = opened.after_attention(layer, attended.transpose(1, 2).flatten(2), states)
-    torch.testing.assert_close(ours, opened.run(layer, states, rotation), rtol=1e-4, atol=1e-5)
+    ours = opened.in_pieces(layer, states, places)
+    torch.testing.assert_close(ours, opened.stock(layer, states, places), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", NAMES)
@@ -83,12 +80,6 @@ def test_the_rotary_base_is_the_recipes_also_after_saving_and_loading(tmp_path):
     for one in (encoder, AutoModel.from_pretrained(tmp_path)):
         assert torch.allclose(one.rotary_emb.full_attention_inv_freq, expected)
     assert json.loads((tmp_path / "config.json").read_text())["global_rope_theta"] == 500  # what transformers 4 reads
-
-
-def test_sliding_windows_are_refused():
-    config = AutoConfig.for_model("modernbert", num_hidden_layers=4)
-    with pytest.raises(UserError, match="sliding-window"):
-        family_of(config)
 
 
 def test_an_unknown_family_is_refused_with_the_ones_there_are():

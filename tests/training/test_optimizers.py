@@ -72,7 +72,8 @@ def test_it_takes_every_matrix_of_the_layers_and_no_table_of_words(family):
     loop = make_loop(muon(of_family(family)))
     chosen = {weight for group in loop.optimizer.param_groups if group["is_muon"] for weight in group["params"]}
     for name, weight in loop.model.named_parameters():
-        is_matrix = weight.ndim == 2 and "embedding" not in name
+        is_table = name.endswith(("embeddings.weight", "embed_tokens.weight", "attention_bias.weight"))
+        is_matrix = weight.ndim == 2 and weight.requires_grad and not is_table
         assert (weight in chosen) == is_matrix, name
     assert loop.model.words not in chosen
 

@@ -6,6 +6,7 @@ The terms are those of docs/method.md; a test holds them against torch's own cou
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import fields, replace
 from itertools import pairwise
 
@@ -58,17 +59,31 @@ def _own(recipe: Recipe, steps: int, done: int) -> float:
 
 def _stages(recipe: Recipe) -> list[tuple[float, Recipe]]:
     """Split a run into parts in which the number of predicted positions stays: (share of the run, recipe)."""
+    cuts = _changes_of_rate(recipe) + ([1 - recipe.train.finish_early] if recipe.train.finish_early else [])
+    edges = [0.0, *sorted(cut for cut in cuts if 0 < cut < 1), 1.0]
+    return [(end - start, recipe.at((start + end) / 2)) for start, end in pairwise(edges)]
+
+
+def _changes_of_rate(recipe: Recipe) -> list[float]:
+    """Return where in a run the number of predicted positions changes."""
     mask, length = recipe.mask, recipe.length
     if mask.rate_end is None or mask.rate_end == mask.rate:
-        return [(1.0, recipe.at(0))]
+        return []
     first, last = mask.rate * length, mask.rate_end * length
     halves = range(math.floor(min(first, last)), math.ceil(max(first, last)) + 1)
     if len(halves) > _MOST_STAGES:  # of very long rows: near enough
-        cuts = [number / _MOST_STAGES for number in range(1, _MOST_STAGES)]
-    else:
-        cuts = sorted((half + 0.5 - first) / (last - first) for half in halves)
-    edges = [0.0, *(cut for cut in cuts if 0 < cut < 1), 1.0]
-    return [(end - start, recipe.at((start + end) / 2)) for start, end in pairwise(edges)]
+        return [number / _MOST_STAGES for number in range(1, _MOST_STAGES)]
+    return [(half + 0.5 - first) / (last - first) for half in halves]
+
+
+def _branch_steps(recipe: Recipe, flops: float, stem: Stem) -> int:
+    """Return the steps that a budget pays for behind a stem: what is left of a run may be its dear part."""
+    prices = [OBJECTIVES[stage.objective].flops(stage).training for _, stage in _stages(recipe)]
+    cheapest = recipe.train.batch_size * min(prices) + update_flops(recipe)
+    most = min(stem.step + max(0, int((flops - stem.flops) // cheapest)) + 1, 2 * MOST_STEPS)
+    longer = range(stem.step + 1, most + 1)
+    limit = flops + _ROUNDING * cheapest
+    return stem.step + bisect_right(longer, limit, key=lambda steps: spent(recipe, steps, steps, stem))
 
 
 def mlm_baseline(recipe: Recipe) -> Recipe:
@@ -97,8 +112,8 @@ def planned_steps(recipe: Recipe, stem: Stem = ROOT) -> int:
         steps, price = stem.step + int((budget.tokens - stem.tokens) // seen), f"{seen:,} tokens"
     elif budget.flops is not None:
         a_step = step_flops(recipe)
-        left = budget.flops - stem.flops + (_ROUNDING * a_step if stem.step else 0)
-        steps, price = stem.step + int(left // a_step), f"{a_step:.3g} FLOPs"
+        steps = _branch_steps(recipe, budget.flops, stem) if stem.step else int(budget.flops // a_step)
+        price = f"{a_step:.3g} FLOPs"
     else:
         raise UserError("no budget: give --max-steps, --tokens or --flops, or a budget in the recipe")
     if steps > MOST_STEPS:

@@ -51,7 +51,8 @@ def step_memory(
 ) -> Memory:
     """Estimate a step with `rows` on a device at once; `half` is mixed precision."""
     weights = count_weights(recipe)
-    chunk = min(HEAD_ROWS, rows * recipe.counts.predicted) * (recipe.encoder.vocab_size or 0)
+    parts = (recipe.at(0), recipe.at(1))  # masks may become fewer, and move to the input
+    chunk = min(HEAD_ROWS, rows * max(one.counts.predicted for one in parts)) * (recipe.encoder.vocab_size or 0)
     number = HALF if half else FP32
     kept = getattr(OPTIMIZERS[recipe.train.optimizer], "kept", None)
     copies = 2 if recipe.train.average else 1
@@ -60,7 +61,7 @@ def step_memory(
         weights=weights.total * (copies * FP32 + (HALF if half else 0)),  # autocast keeps a copy of each in half
         gradients=weights.total * FP32,
         optimizer=kept(recipe) * FP32 if kept else weights.total * FP32 * _MOMENTS,
-        activations=rows * OBJECTIVES[recipe.objective].kept_numbers(recipe, scores) * number,
+        activations=rows * max(OBJECTIVES[one.objective].kept_numbers(one, scores) for one in parts) * number,
         logits=chunk * _HEAD_COPIES * FP32,
         program=_PROGRAM if on_cpu else 0,
         accumulates=accumulates,

@@ -39,7 +39,7 @@ _HUB_FILES = ["*.json", "*.txt", "*.model", "model*.safetensors"]
 # What a config notes of where it comes from, which makes no other architecture.
 _ORIGIN = ("_name_or_path", "architectures", "dtype", "transformers_version")
 # Stock encoders that we fine-tune and cannot open, whose positions are counted from behind the padding id.
-_COUNTED_FROM_PADDING = ("xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer")
+_COUNTED_FROM_PADDING = ("xlm-roberta-xl", "longformer")
 
 
 @dataclass(frozen=True)

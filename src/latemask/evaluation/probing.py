@@ -106,8 +106,9 @@ def _passages(text: ProbeText, most: int) -> list[str]:
 
 
 def _objective(encoder: str) -> str | None:
-    recipe = RunFolder(Path(encoder)).recipe_file
-    return load_recipe(recipe).objective if recipe.is_file() else None
+    """Return what a run ended with, which may not be what it began with."""
+    file = RunFolder(Path(encoder)).recipe_file
+    return load_recipe(file).at(1).objective if file.is_file() else None
 
 
 def probed(encoder: Any, tasks: list[ProbeTask], splits: int, every_layer: bool = False) -> list[ProbeResult]:

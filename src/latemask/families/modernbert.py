@@ -1,10 +1,12 @@
-"""ModernBERT: pre-norm, rotary positions, gated feed-forward; full attention in every layer."""
+"""ModernBERT and what is built like it (mmBERT, Ettin): pre-norm, rotary positions, gated feed-forward. Layers that see
+a window of the row alternate with some that see all of it, or all do; both kinds have their own rotary base."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from latemask.families import FAMILIES, Family, LayerFacts, Rotation, split_heads
+from latemask.families import FAMILIES, HeadShape, LayerFacts, Places, StockHead, split_heads
+from latemask.families.rotary import Rotary, rotated, start_near, start_passing
 from latemask.ground.errors import UserError
 from latemask.recipe import EncoderRecipe
 from latemask.text.tokenizer import Vocabulary
@@ -13,24 +15,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+
+
 @FAMILIES.register("modernbert")
-class ModernBert(Family):
-    """ModernBERT, as far as every layer sees the whole row."""
+class ModernBert(Rotary):
+    """ModernBERT: full attention in every layer, or windows in most."""
 
     model_type = "modernbert"
+    options = frozenset({"window"})
+    stock_head = StockHead("head.dense", "head.norm", "decoder")
     facts = LayerFacts(ffn_matrices=3, kept_states=10, kept_wide=4, kept_joined=0, kept_by_keys=5)
     fused: dict[str, int] = {"Wqkv": 3, "Wi": 2}  # noqa: RUF012
     without_pooler: dict[str, Any] = {}  # noqa: RUF012  (it has none)
-
-    def problem(self, encoder: EncoderRecipe) -> str | None:
-        """Rotary positions turn pairs of numbers."""
-        if (encoder.width // encoder.heads) % 2:
-            return f"encoder.width / encoder.heads is {encoder.width // encoder.heads}; rotary positions need it even"
-        return None
-
-    def ffn_width(self, width: int) -> int:
-        """A gated feed-forward has three matrices instead of two, so 8/3 x width costs what 4 x width does."""
-        return max(round(8 / 3 * width / 32), 1) * 32
 
     def weights(self, encoder: EncoderRecipe, max_length: int) -> int:
         """Count a family without biases, whose first layer has no norm before its attention."""
@@ -40,14 +37,16 @@ class ModernBert(Family):
     def config(self, encoder: EncoderRecipe, vocabulary: Vocabulary) -> Any:
         from transformers import AutoConfig
 
+        every = encoder.global_every if encoder.window else 1
         config = AutoConfig.for_model(
             self.model_type,
             **self.usual_settings(encoder, vocabulary),
             cls_token_id=vocabulary.bos,
             sep_token_id=vocabulary.eos,
             max_position_embeddings=encoder.max_length,
-            layer_types=["full_attention"] * encoder.layers,
-            global_attn_every_n_layers=1,  # the same in the words of transformers 4
+            layer_types=[_LOCAL if encoder.window and n % every else _GLOBAL for n in range(encoder.layers)],
+            global_attn_every_n_layers=every,  # the same in the words of transformers 4
+            **({"local_attention": 2 * encoder.window} if encoder.window else {}),
             global_rope_theta=encoder.rotary_base,
             attention_dropout=encoder.dropout,
             embedding_dropout=encoder.dropout,
@@ -58,28 +57,42 @@ class ModernBert(Family):
         return config
 
     def start_near(self, layer: Any) -> None:
-        """Keys equal to queries: turned by their positions, equal vectors attract most at a distance of 0."""
         queries, keys, _ = layer.attn.Wqkv.weight.chunk(3)
-        keys.copy_(queries)
+        start_near(queries, keys, layer.attn.head_dim)
 
     def start_passing(self, layer: Any, turn: Tensor) -> None:
         *_, values = layer.attn.Wqkv.weight.chunk(3)
-        values.copy_(turn)
-        layer.attn.Wo.weight.copy_(turn.T)
+        start_passing(values, layer.attn.Wo.weight, turn, layer.attn.head_dim)
 
     def check(self, config: Any) -> None:
-        """Refuse sliding windows: they would measure the shortened sequence instead of the original positions."""
-        if any(kind != "full_attention" for kind in config.layer_types):
+        """Refuse layers that do not alternate as our counts of FLOPs have them: one of so many sees the whole row."""
+        super().check(config)
+        kinds, every = config.layer_types, _global_every(config)
+        if kinds != [_LOCAL if number % every else _GLOBAL for number in range(len(kinds))]:
             raise UserError(
-                "this ModernBERT has sliding-window layers, which would count the visible tokens instead of the "
-                "original positions; latemask needs full attention in every layer (global_attn_every_n_layers=1)"
+                "this ModernBERT's layers see the whole row in no regular order (layer_types in config.json); latemask "
+                "opens those where the first of every so many layers does"
             )
 
     def shape(self, config: Any) -> dict[str, Any]:
-        """Add the base of the full-attention layers' rotary positions."""
+        """Add the windows, and the base of the rotary positions of layers that see the whole row."""
         rotary = getattr(config, "rope_parameters", None) or {}
-        base = rotary.get("full_attention", {}).get("rope_theta", EncoderRecipe.rotary_base)
-        return {**super().shape(config), "dropout": config.mlp_dropout, "rotary_base": float(base)}
+        base = rotary.get(_GLOBAL, {}).get("rope_theta", config.default_theta["global"])
+        windows = {"window": config.sliding_window if _LOCAL in config.layer_types else None}
+        if windows["window"]:
+            windows["global_every"] = _global_every(config)
+        return {**super().shape(config), "dropout": config.mlp_dropout, "rotary_base": float(base), **windows}
+
+    def turn_by(self, config: Any, base: float) -> None:
+        """Of the layers that see the whole row; windows are short, and stay as they are."""
+        config.rope_parameters[_GLOBAL]["rope_theta"] = config.global_rope_theta = base
+
+    def head_shape(self, config: Any) -> HeadShape:
+        return HeadShape(config.norm_eps, config.classifier_activation, tied=config.tie_word_embeddings)
+
+    def config_with_head(self, config: Any) -> None:
+        config.classifier_bias = config.decoder_bias = True
+        config.sparse_prediction = False
 
     def shorten(self, encoder: Any, layers: int) -> None:
         """Forget the other layers' kinds of attention, too."""
@@ -94,25 +107,34 @@ class ModernBert(Family):
     def layers(self, encoder: Any) -> Any:
         return encoder.layers
 
-    def rotation(self, encoder: Any, states: Tensor, positions: Tensor) -> Rotation | None:
-        """Return cosines and sines of the positions [B, S, D/H]."""
-        return encoder.rotary_emb(states, positions, "full_attention")
+    def places(self, encoder: Any, states: Tensor, positions: Tensor, ordered: bool = True) -> Places:
+        """Cosines and sines of the positions, for layers of both kinds."""
+        kinds = sorted(set(encoder.config.layer_types))
+        return Places(positions, {kind: encoder.rotary_emb(states, positions, kind) for kind in kinds}, None, ordered)
 
-    def run(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
-        return layer(states, position_embeddings=rotation)
+    def runs_whole(self, layer: Any) -> bool:
+        """A window counts positions, and the stock layer would count slots."""
+        return self.window(layer) is None
+
+    def stock(self, layer: Any, states: Tensor, places: Places) -> Tensor:
+        return layer(states, position_embeddings=places.rotations[layer.attention_type])
+
+    def window(self, layer: Any) -> int | None:
+        return layer.config.sliding_window if layer.attention_type == _LOCAL else None
 
     def before_attention(self, layer: Any, states: Tensor) -> Tensor:
         return layer.attn_norm(states)
 
-    def queries(self, layer: Any, states: Tensor, rotation: Rotation | None) -> Tensor:
+    def queries(self, layer: Any, states: Tensor, places: Places) -> Tensor:
         """Project with the first third of the stock layer's fused matrix, and rotate."""
         queries = _linear_rows(layer.attn.Wqkv, states, slice(None, states.shape[-1]))
-        return _rotated(split_heads(queries, layer.attn.head_dim), rotation)
+        return rotated(split_heads(queries, layer.attn.head_dim), places.rotations[layer.attention_type])
 
-    def keys_values(self, layer: Any, states: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+    def keys_values(self, layer: Any, states: Tensor, places: Places) -> tuple[Tensor, Tensor]:
         """Project with the other two thirds, and rotate the keys."""
         keys, values = _linear_rows(layer.attn.Wqkv, states, slice(states.shape[-1], None)).chunk(2, dim=-1)
-        return _rotated(split_heads(keys, layer.attn.head_dim), rotation), split_heads(values, layer.attn.head_dim)
+        turned = rotated(split_heads(keys, layer.attn.head_dim), places.rotations[layer.attention_type])
+        return turned, split_heads(values, layer.attn.head_dim)
 
     def after_attention(self, layer: Any, attended: Tensor, states: Tensor) -> Tensor:
         states = states + layer.attn.out_drop(layer.attn.Wo(attended))
@@ -125,18 +147,14 @@ class ModernBert(Family):
         return encoder.final_norm(states)
 
 
+def _global_every(config: Any) -> int:
+    """Return the distance between layers that see the whole row; the number of layers where only the first does."""
+    others = [number for number, kind in enumerate(config.layer_types) if number and kind == _GLOBAL]
+    return others[0] if others else max(1, len(config.layer_types))
+
+
 def _linear_rows(linear: Any, states: Tensor, rows: slice) -> Tensor:
     from torch.nn import functional as F
 
     bias = None if linear.bias is None else linear.bias[rows]
     return F.linear(states, linear.weight[rows], bias)
-
-
-def _rotated(heads: Tensor, rotation: Rotation | None) -> Tensor:
-    import torch
-
-    assert rotation is not None
-    cos, sin = (part.unsqueeze(1) for part in rotation)
-    first, second = heads.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return ((heads.float() * cos) + (turned.float() * sin)).to(heads.dtype)

@@ -82,9 +82,9 @@ class Collator:
         self.options = OBJECTIVES[self.objective].Options() if options is None else options
 
     @classmethod
-    def of(cls, recipe: Recipe, vocabulary: Vocabulary, steps: int, first: int = 0) -> Collator:
-        """Return what makes the batches of a run of so many steps, whose step 0 begins with sample `first`."""
-        return cls._of(recipe, MaskSchedule(recipe, steps, first), vocabulary, recipe.seed)
+    def of(cls, recipe: Recipe, vocabulary: Vocabulary, schedule: MaskSchedule) -> Collator:
+        """Return what makes the batches of a run, or of a part of it."""
+        return cls._of(recipe, schedule, vocabulary, recipe.seed)
 
     @classmethod
     def validating(cls, recipe: Recipe, vocabulary: Vocabulary) -> Collator:

@@ -7,8 +7,9 @@ from latemask.model.pretraining import (
     LateMaskForPreTraining,
     PreTrainingConfig,
     build_model,
+    model_like,
 )
-from latemask.model.stock import complete_recipe
+from latemask.model.stock import checkpoint_shape, complete_recipe, masked_language_model, tokenizer_of
 
 __all__ = [
     "EarlyMaskForPreTraining",
@@ -16,6 +17,10 @@ __all__ = [
     "LateMaskForPreTraining",
     "PreTrainingConfig",
     "build_model",
+    "checkpoint_shape",
     "complete_recipe",
     "load_model",
+    "masked_language_model",
+    "model_like",
+    "tokenizer_of",
 ]

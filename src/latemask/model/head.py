@@ -1,6 +1,6 @@
-"""The vocabulary head: RoBERTa's dense → GELU → norm, tied to the encoder's word table. Logits only where predicted.
+"""The vocabulary head: dense → activation → norm → word table, as stock models have it. Logits only where predicted.
 
-N predicted positions of a batch, D width, W vocabulary.
+N predicted positions of a batch, D width, E width of the word table, W vocabulary.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.activations import ACT2FN
+
+from latemask.families import HeadShape
 
 # torch's own choice of chunk is a few rows, 1.7 to 2.5 times slower here; from 256 rows on it makes no difference
 # (docs/results.md). At 50,000 pieces 512 rows of logits are 100 MB.
@@ -20,17 +23,25 @@ PIECE_WORDS = 8192
 
 
 class PredictionHead(nn.Module):
-    """States at predicted positions → loss, or logits. The word table is an argument: it stays the encoder's."""
+    """States at predicted positions → loss, or logits. The word table is an argument: it is the encoder's, or `words`.
 
-    def __init__(self, width: int, vocab_size: int):
+    Dense and norm have biases whatever the family: what a stock head has no place for is exported into its last bias.
+    """
+
+    def __init__(self, width: int, vocab_size: int, words_width: int | None = None, shape: HeadShape | None = None):
         super().__init__()
-        self.dense = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        shape, inner = shape or HeadShape(), words_width or width
+        self.dense = None if shape.plain else nn.Linear(width, inner)
+        self.activation = ACT2FN[shape.activation]
+        self.norm = None if shape.plain else nn.LayerNorm(inner, eps=shape.epsilon)
+        self.words = None if shape.tied else nn.Parameter(torch.empty(vocab_size, inner))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if shape.bias else None
 
     def features(self, states: Tensor) -> Tensor:
         """Return what is multiplied with the word table."""
-        return self.norm(F.gelu(self.dense(states)))
+        if self.dense is None or self.norm is None:
+            return states
+        return self.norm(self.activation(self.dense(states)))
 
     def logits(self, states: Tensor, words: Tensor) -> Tensor:
         """[..., D] → [..., W]."""
@@ -42,14 +53,16 @@ class PredictionHead(nn.Module):
         device = features.device.type
         if torch.is_autocast_enabled(device) and torch.is_grad_enabled():  # what is only looked at is exact
             half = torch.get_autocast_dtype(device)
-            return HalfPrecisionLoss.apply(features, words, self.bias, labels.flatten(), half)
+            each = words.new_zeros(len(words)) if self.bias is None else self.bias
+            return HalfPrecisionLoss.apply(features, words, each, labels.flatten(), half)
         options = nn.LinearCrossEntropyOptions(
             batch_chunk_size=CHUNK_ROWS,
             allow_retain_graph=torch.compiler.is_compiling(),  # or torch warns, which breaks the graph
         )
+        bias = None if self.bias is None else self.bias.float()
         with torch.autocast(device, enabled=False):
             return F.linear_cross_entropy(
-                features.float(), words.float(), labels.flatten(), linear_bias=self.bias.float(), options=options
+                features.float(), words.float(), labels.flatten(), linear_bias=bias, options=options
             )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -10,8 +12,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
+from latemask.families import HeadShape
+from latemask.model.growing import grown
 from latemask.model.head import PredictionHead
-from latemask.model.stock import family_of, load_encoder
+from latemask.model.load import load_config
+from latemask.model.stock import StockModel, checkpoint_of, family_of, open_stock, stretched
 from latemask.recipe import FAMILIES, OBJECTIVES, EncoderRecipe, Recipe
 from latemask.text.tokenizer import Vocabulary
 
@@ -35,12 +40,17 @@ class PreTrainingConfig(PretrainedConfig):
         encoder: PretrainedConfig | dict | None = None,
         objective: str = "late",
         initializer_range: float = 0.02,
+        head: dict[str, Any] | None = None,
         **settings: Any,
     ):
         self.encoder = _encoder_config(encoder)
         self.objective = objective
         self.initializer_range = initializer_range
-        shape = EncoderRecipe(max_length=family_of(self.encoder).longest(self.encoder))
+        family = family_of(self.encoder)
+        if head is None:  # a file that says nothing of it is older than other heads than RoBERTa's
+            head = asdict(HeadShape() if "transformers_version" in settings else family.head_shape(self.encoder))
+        self.head = head
+        shape = EncoderRecipe(max_length=family.longest(self.encoder))
         super().__init__(**{**OBJECTIVES[objective].settings(Recipe(objective, encoder=shape)), **settings})
 
 
@@ -59,6 +69,8 @@ class EncoderForPreTraining(PreTrainedModel):
     main_input_name = "labels"
     accepts_loss_kwargs = False  # a Trainer may leave the division by its accumulation steps to itself
     supports_gradient_checkpointing = True
+    has_trained_head = False
+    """Whether head and encoder come from an encoder that had one."""
     _supports_sdpa = True  # which takes flash attention's kernel by itself, where it can
     _supports_flash_attn = False  # transformers' own way to it: the opened layers do not go there
 
@@ -67,25 +79,58 @@ class EncoderForPreTraining(PreTrainedModel):
         self.objective = OBJECTIVES[config.objective]
         self.family = family_of(config.encoder)
         self.encoder = AutoModel.from_config(config.encoder, **self.family.without_pooler)
-        self.head = PredictionHead(config.encoder.hidden_size, config.encoder.vocab_size)
+        self._leave_untrained()
+        vocabulary, words_width = self.words.shape
+        self.head = PredictionHead(config.encoder.hidden_size, vocabulary, words_width, HeadShape(**config.head))
         self.objective.add_weights(self, config)
         self.post_init()
         with torch.no_grad():
-            self.head.bias.zero_()
+            if self.head.bias is not None:
+                self.head.bias.zero_()
+            if self.head.words is not None:
+                self.head.words.copy_(self.words)
             self.objective.start(self)
 
     @classmethod
     def from_encoder(cls, folder_or_id: str, **settings: Any) -> EncoderForPreTraining:
-        """Start from an existing encoder (continued pre-training); the rest is new."""
-        encoder = load_encoder(folder_or_id)
-        model = cls(PreTrainingConfig(encoder=encoder.config, **settings))
-        model.encoder = encoder
+        """Start from an existing encoder, and from its head where it has one; the rest is new."""
+        return cls.from_stock(open_stock(folder_or_id), **settings)
+
+    @classmethod
+    def from_stock(cls, stock: StockModel, **settings: Any) -> EncoderForPreTraining:
+        """The same, once it is loaded."""
+        model = cls(PreTrainingConfig(encoder=stock.encoder.config, **settings))
+        model.encoder = stock.encoder
+        model.family.settle(model.encoder)
+        model._leave_untrained()
+        stock.give_head(model.head)
+        model.has_trained_head = bool(stock.head)
         return model
+
+    def _leave_untrained(self) -> None:
+        """Keep what the encoder's states do not depend on as it is."""
+        for name in self.family.untrained:
+            self.encoder.get_submodule(name).requires_grad_(False)
+
+    def take_head_of_before(self) -> None:
+        """Compute as every head did before they were those of their families; the weights are the same."""
+        assert self.head.norm is not None
+        self.config.head = asdict(HeadShape())
+        self.head.norm.eps = HeadShape.epsilon
+
+    def save_pretrained(self, *args: Any, **settings: Any) -> None:
+        """Save by our names; transformers would take those that an encoder had when it was first released."""
+        super().save_pretrained(*args, **{"save_original_format": False, **settings})
 
     @property
     def words(self) -> Tensor:
-        """The word table [vocabulary, D]."""
+        """The word table [vocabulary, E]."""
         return self.encoder.get_input_embeddings().weight
+
+    @property
+    def output_words(self) -> Tensor:
+        """The word table that predictions are compared with [vocabulary, E]: the same, unless the head has its own."""
+        return self.words if self.head.words is None else self.head.words
 
     def forward(self, *parts: Tensor, **batch: Tensor) -> PreTrainingOutput:
         """Do what the objective does; see there for what a batch holds."""
@@ -97,16 +142,16 @@ class EncoderForPreTraining(PreTrainedModel):
         After all layers this is the stock model's last hidden state.
         """
         states = self.family.embed(self.encoder, positions, ids=ids)
-        rotation = self.family.rotation(self.encoder, states, positions)
+        places = self.family.places(self.encoder, states, positions)
         for layer in list(self.family.layers(self.encoder))[:layers]:
-            states = self.family.run(layer, states, rotation)
+            states = self.family.run(layer, states, places)
         return states if layers is not None else self.family.final_norm(self.encoder, states)
 
     def predict(self, states: Tensor, labels: Tensor | None) -> PreTrainingOutput:
         """Compare states [B, P, D] with the labels [B, P], or show the logits."""
         if labels is None:
-            return PreTrainingOutput(logits=self.head.logits(states, self.words))
-        return PreTrainingOutput(loss=self.head.loss(states, self.words, labels))
+            return PreTrainingOutput(logits=self.head.logits(states, self.output_words))
+        return PreTrainingOutput(loss=self.head.loss(states, self.output_words, labels))
 
 
 class LateMaskForPreTraining(EncoderForPreTraining):
@@ -126,14 +171,32 @@ class EarlyMaskForPreTraining(EncoderForPreTraining):
         return super().from_encoder(folder_or_id, objective="early", **settings)
 
 
-def build_model(recipe: Recipe, vocabulary: Vocabulary) -> EncoderForPreTraining:
-    """Build the model of a completed recipe: new, or around an encoder that is there."""
+def model_like(checkpoint: Path, recipe: Recipe) -> EncoderForPreTraining:
+    """Build a model as a checkpoint's config has it, without its weights, with the objective of the recipe."""
+    settings = load_config(checkpoint).to_dict()
+    if settings["objective"] != recipe.objective:
+        settings |= {"objective": recipe.objective, **OBJECTIVES[recipe.objective].settings(recipe)}
+    return EncoderForPreTraining(PreTrainingConfig.from_dict(settings))
+
+
+def build_model(
+    recipe: Recipe, vocabulary: Vocabulary, new_pieces: Sequence[Sequence[int]] = ()
+) -> EncoderForPreTraining:
+    """Build the model of a completed recipe: new, or around an encoder that is there.
+
+    `new_pieces` are the old ids that spelled each of the last pieces, where the encoder was trained without them.
+    """
     objective, encoder = OBJECTIVES[recipe.objective], recipe.encoder
     settings = {"objective": recipe.objective, "initializer_range": encoder.init_std, **objective.settings(recipe)}
     if encoder.init is None:
         config = FAMILIES[encoder.family].config(encoder, vocabulary)
         return EncoderForPreTraining(PreTrainingConfig(encoder=config, **settings))
-    model = EncoderForPreTraining.from_encoder(encoder.init, **settings)
+    stock = open_stock(checkpoint_of(encoder.init), lambda config: stretched(config, encoder))
+    stock = grown(stock, encoder.vocab_size or 0, new_pieces, vocabulary.size)
+    model = EncoderForPreTraining.from_stock(stock, **settings)
     with torch.no_grad():
-        objective.start_from(model, vocabulary)
+        if stock.mask is None:
+            objective.start_from(model, vocabulary)
+        else:
+            objective.start_as_a_word(model, stock.mask, vocabulary)
     return model

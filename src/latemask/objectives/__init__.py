@@ -38,6 +38,10 @@ class Objective(ABC):
     """Its options: a frozen dataclass, with a default and a line of help for each."""
     fused: dict[str, int] = {}  # noqa: RUF012
     """Of the linear maps that it adds, those that are several in one matrix: their names, and how many."""
+    finish: str | None = None
+    """The objective that the end of a run may have instead, with [MASK]s in the input; none where they always are."""
+    mask_in_input = False
+    """Whether a model that ends with it knows the mask token, as a masked language model does."""
     is_baseline = False
     """Whether the others are held against it in comparisons."""
 
@@ -75,6 +79,10 @@ class Objective(ABC):
         """Let [MASK] be like a word [D], where a new encoder starts from what was counted in the corpus."""
         model.words[vocabulary.mask] = word
 
+    def left_behind(self, weights: dict[str, Tensor], words: str, mask: int) -> dict[str, Tensor]:
+        """Return a model's weights as the objective takes them that follows; `words` names the word table."""
+        return weights
+
     @abstractmethod
     def forward(self, model: Any, *args: Any, **batch: Any) -> Any:
         """Return the loss or, without labels, the logits [B, P, vocabulary]; usually by `model.predict`."""
@@ -95,14 +103,16 @@ class Objective(ABC):
 
     def weights(self, recipe: Recipe) -> Weights:
         """Count the weights."""
-        encoder = recipe.encoder
+        encoder, family = recipe.encoder, FAMILIES[recipe.encoder.family]
         assert encoder.vocab_size is not None
-        d = encoder.width
+        d, e = encoder.width, encoder.embedding_width or encoder.width
+        words = encoder.vocab_size * e
         return Weights(
-            words=encoder.vocab_size * d,
-            layers=FAMILIES[encoder.family].weights(encoder, recipe.max_length),
+            words=words,
+            layers=family.weights(encoder, recipe.max_length),
             decoder=self.added_weights(recipe),
-            head=linear(d, d) + norm(d) + encoder.vocab_size,
+            head=(0 if family.plain_head else linear(d, e) + norm(e) + encoder.vocab_size)
+            + (0 if encoder.tied else words),
         )
 
     def added_weights(self, recipe: Recipe) -> int:
@@ -110,11 +120,15 @@ class Objective(ABC):
         return 0
 
     def matrices(self, recipe: Recipe) -> list[tuple[int, int, int]]:
-        """Return the matrices of layers and head, fused ones apart: how many, rows, columns."""
-        encoder = recipe.encoder
-        d, f, facts = encoder.width, encoder.ffn_width or 0, FAMILIES[encoder.family].facts
-        of_layers = [(4 * encoder.layers, d, d), (facts.ffn_matrices * encoder.layers, d, f)]
-        return [*of_layers, (1, d, d), *self.added_matrices(recipe)]
+        """Return the matrices of layers, head and what widens words, fused ones apart: how many, rows, columns."""
+        encoder, family = recipe.encoder, FAMILIES[recipe.encoder.family]
+        d, e, f = encoder.width, encoder.embedding_width or encoder.width, encoder.ffn_width or 0
+        kv = d // encoder.heads * (encoder.key_value_heads or encoder.heads)
+        of_layers = [(2, d, d), (2, kv, d), (family.facts.ffn_matrices, d, f)]
+        of_words = [(1, d, e)] if e != d else []
+        of_head = [] if family.plain_head else [(1, d, e)]
+        of_layers = [(n * encoder.layers, rows, columns) for n, rows, columns in of_layers]
+        return [*of_words, *of_layers, *of_head, *self.added_matrices(recipe)]
 
     def added_matrices(self, recipe: Recipe) -> list[tuple[int, int, int]]:
         """The same of what `add_weights` adds."""

@@ -59,20 +59,32 @@ class Weights:
         return self.encoder + self.decoder + self.head
 
 
-def layer_of(recipe: Recipe) -> Layer:
-    """Return a layer of a recipe's encoder."""
-    return Layer.of(FAMILIES[recipe.encoder.family].facts, recipe.encoder)
+def layers_of(recipe: Recipe) -> list[Layer]:
+    """Return the layers of a recipe's encoder."""
+    family = FAMILIES[recipe.encoder.family]
+    return [family.layer(recipe, number) for number in range(recipe.encoder.layers)]
+
+
+def input_flops(recipe: Recipe, positions: int) -> float:
+    """What turns words into the first layer's input, where the word table is narrower than the layers."""
+    e, d = recipe.encoder.embedding_width, recipe.encoder.width
+    return 2 * positions * e * d if e is not None and e != d else 0
 
 
 def head_flops(recipe: Recipe) -> float:
     """The vocabulary head, where something is predicted."""
-    d, predicted = recipe.encoder.width, recipe.counts.predicted
-    return 2 * predicted * d**2 + 2 * predicted * d * (recipe.encoder.vocab_size or 0)
+    encoder, predicted = recipe.encoder, recipe.counts.predicted
+    d, e = encoder.width, encoder.embedding_width or encoder.width
+    dense = 0 if FAMILIES[encoder.family].plain_head else 2 * predicted * d * e
+    return dense + 2 * predicted * e * (encoder.vocab_size or 0)
 
 
 def head_kept(recipe: Recipe) -> float:
     """Numbers that the head keeps for the backward pass."""
-    return 4 * recipe.counts.predicted * recipe.encoder.width
+    encoder, predicted = recipe.encoder, recipe.counts.predicted
+    if FAMILIES[encoder.family].plain_head:
+        return predicted * encoder.width
+    return predicted * (encoder.width + 3 * (encoder.embedding_width or encoder.width))
 
 
 def linear(inputs: int, outputs: int) -> int:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latemask.families import merge_heads, split_heads
+from latemask.families import checkpointed, merge_heads, split_heads
 from latemask.objectives.costs import DECODER_FFN_FACTOR
-from latemask.objectives.inside import checkpointed, take_slots
+from latemask.objectives.inside import take_slots
 
 
 class RelativeBias(nn.Module):

@@ -14,7 +14,7 @@ import numpy as np
 
 from latemask.masking.masks import Masks, slots_of
 from latemask.objectives import OBJECTIVES, Flops, Objective
-from latemask.objectives.costs import head_flops, head_kept, layer_of
+from latemask.objectives.costs import head_flops, head_kept, input_flops, layers_of
 from latemask.recipe import Recipe
 from latemask.text.tokenizer import Vocabulary
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class EarlyMasking(Objective):
     """A stock encoder with [MASK]s in its input; logits only where something is predicted."""
 
-    is_baseline = True
+    is_baseline = mask_in_input = True
     card = "masked language modelling"
 
     def batch(self, ids: np.ndarray, masks: Masks, vocabulary: Vocabulary, options: Any) -> dict[str, np.ndarray]:
@@ -61,12 +61,13 @@ class EarlyMasking(Objective):
     def flops(self, recipe: Recipe, pruned: bool = True) -> Flops:
         """Every layer sees every position but the dropped ones."""
         present = recipe.counts.length - recipe.counts.dropped
-        return Flops(recipe.encoder.layers * layer_of(recipe).flops(present, present), 0, head_flops(recipe))
+        layers = sum(layer.flops(present, present) for layer in layers_of(recipe))
+        return Flops(input_flops(recipe, present) + layers, 0, head_flops(recipe))
 
     def kept_numbers(self, recipe: Recipe, scores: bool) -> float:
         """Words and positions, every layer, and what is taken out of the last."""
         d, present = recipe.encoder.width, recipe.counts.length - recipe.counts.dropped
-        layers = recipe.encoder.layers * layer_of(recipe).kept(present, scores)
+        layers = sum(layer.kept(present, scores) for layer in layers_of(recipe))
         return 2 * present * d + layers + head_kept(recipe) + recipe.counts.predicted * d
 
     def where(self, recipe: Recipe) -> str:

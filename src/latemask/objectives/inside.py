@@ -8,25 +8,18 @@ B batch, V visible, M masked, R corrupted, P = M + R predicted, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from latemask.families import Rotation, merge_heads
+from latemask.families import Places, checkpointed
 
 
 def take_slots(states: Tensor, slots: Tensor) -> Tensor:
     """Gather [B, n, D] of [B, S, D] at `slots` [B, n]."""
     return states.gather(1, slots.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
-
-
-def checkpointed(is_on: bool, layer: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run a layer; with gradient checkpointing, keep nothing of it but what went in."""
-    return checkpoint(layer, *arguments, use_reentrant=False) if is_on else layer(*arguments)
 
 
 class JoinedLayers:
@@ -47,73 +40,77 @@ class JoinedLayers:
         corrupted_slots: Tensor | None,
     ) -> Tensor:
         """Let [MASK]s join the visible states [B, V, D]; return states where something is predicted [B, P, D]."""
-        stream, rotation = self.stream(visible, mask_vector, visible_positions, masked_positions)
-        predicted = self.run_to_predictions(stream, rotation, visible.shape[1], corrupted_slots)
+        stream, places = self.stream(visible, mask_vector, visible_positions, masked_positions)
+        predicted = self.run_to_predictions(stream, places, visible.shape[1], corrupted_slots)
         return self.family.final_norm(self.encoder, predicted)
 
     def stream(
         self, visible: Tensor, mask_vector: Tensor, visible_positions: Tensor, masked_positions: Tensor
-    ) -> tuple[Tensor, Rotation | None]:
-        """Return [visible ; [MASK]s] [B, V + M, D], and its rotation."""
+    ) -> tuple[Tensor, Places]:
+        """Return [visible ; [MASK]s] [B, V + M, D], and its places."""
         vectors = mask_vector.expand(*masked_positions.shape, -1)
         masks = self.family.embed(self.encoder, masked_positions, vectors=vectors)
         stream = torch.cat((visible, masks), dim=1)
         positions = torch.cat((visible_positions, masked_positions), dim=1)
-        return stream, self.family.rotation(self.encoder, stream, positions)
+        return stream, self.family.places(self.encoder, stream, positions, ordered=False)
 
-    def run(self, stream: Tensor, rotation: Rotation | None, visible: int) -> Tensor:
+    def run(self, stream: Tensor, places: Places, visible: int) -> Tensor:
         """Run every layer on all positions: [B, V + M, D]. The oracle of the tests."""
         for layer in self.layers:
-            stream = self._layer(layer, stream, rotation, visible)
+            stream = self._layer(layer, stream, places, visible)
         return stream
 
     def run_to_predictions(
-        self, stream: Tensor, rotation: Rotation | None, visible: int, corrupted_slots: Tensor | None
+        self, stream: Tensor, places: Places, visible: int, corrupted_slots: Tensor | None
     ) -> Tensor:
         """Like `run`, but the last layer works only where something is predicted: [B, P, D], masked then corrupted."""
         *others, last = self.layers
         for layer in others:
-            stream = checkpointed(self.saves_memory, self._layer, layer, stream, rotation, visible)
-        return checkpointed(self.saves_memory, self._last_layer, last, stream, rotation, visible, corrupted_slots)
+            stream = checkpointed(self.saves_memory, self._layer, layer, stream, places, visible)
+        return checkpointed(self.saves_memory, self._last_layer, last, stream, places, visible, corrupted_slots)
 
-    def _layer(self, layer: Any, stream: Tensor, rotation: Rotation | None, visible: int) -> Tensor:
+    def _layer(self, layer: Any, stream: Tensor, places: Places, visible: int) -> Tensor:
         normed = self.family.before_attention(layer, stream)
-        queries = self.family.queries(layer, normed, rotation)
-        keys, values = self.family.keys_values(layer, normed, rotation)
-        attended = self._attend(layer, queries[:, :, :visible], queries[:, :, visible:], keys, values, visible)
+        queries = self.family.queries(layer, normed, places)
+        keys, values = self.family.keys_values(layer, normed, places)
+        attended = self._attend(layer, queries, keys, values, places, places, visible, visible)
         return self.family.after_attention(layer, attended, stream)
 
     def _last_layer(
-        self,
-        layer: Any,
-        stream: Tensor,
-        rotation: Rotation | None,
-        visible: int,
-        corrupted_slots: Tensor | None,
+        self, layer: Any, stream: Tensor, places: Places, visible: int, corrupted_slots: Tensor | None
     ) -> Tensor:
         normed = self.family.before_attention(layer, stream)
-        keys, values = self.family.keys_values(layer, normed, rotation)
+        keys, values = self.family.keys_values(layer, normed, places)
         slots = _predicted_slots(stream, visible, corrupted_slots)
-        turned = None if rotation is None else (take_slots(rotation[0], slots), take_slots(rotation[1], slots))
-        queries = self.family.queries(layer, take_slots(normed, slots), turned)
+        at = places.at(slots)
+        queries = self.family.queries(layer, take_slots(normed, slots), at)
         corrupted = slots.shape[1] - (stream.shape[1] - visible)
-        attended = self._attend(layer, queries[:, :, :corrupted], queries[:, :, corrupted:], keys, values, visible)
+        attended = self._attend(layer, queries, keys, values, at, places, corrupted, visible)
         predicted = self.family.after_attention(layer, attended, take_slots(stream, slots))
         return torch.cat((predicted[:, corrupted:], predicted[:, :corrupted]), dim=1) if corrupted else predicted
 
     def _attend(
-        self, layer: Any, from_visible: Tensor, from_masked: Tensor, keys: Tensor, values: Tensor, visible: int
+        self,
+        layer: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        at: Places,
+        to: Places,
+        from_visible: int,
+        visible: int,
     ) -> Tensor:
-        """Attend from visible queries (may be none) and from [MASK]s; [B, queries, D] in that order."""
-        dropout = self.family.attention_dropout(layer) if layer.training else 0.0
-        if self.two_way:
-            queries = torch.cat((from_visible, from_masked), dim=2)
-            return merge_heads(F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout))
-        parts = [F.scaled_dot_product_attention(from_masked, keys, values, dropout_p=dropout)]
-        if from_visible.shape[2]:
-            keys, values = keys[:, :, :visible], values[:, :, :visible]
-            parts.insert(0, F.scaled_dot_product_attention(from_visible, keys, values, dropout_p=dropout))
-        return torch.cat([merge_heads(part) for part in parts], dim=1)
+        """Attend from queries, of which the first `from_visible` are no [MASK]s (may be none): [B, Q, D]."""
+        attend = self.family.attend
+        if self.two_way or not from_visible:
+            return attend(layer, queries, keys, values, at, to)
+        theirs, ours = slice(from_visible), slice(from_visible, None)
+        seen = slice(visible)
+        among = replace(to.at(seen), ordered=True)  # the visible stand in their order, before the [MASK]s
+        own = among if from_visible == visible else at.at(theirs)
+        of_masks = attend(layer, queries[:, :, ours], keys, values, at.at(ours), to)
+        of_visible = attend(layer, queries[:, :, theirs], keys[:, :, seen], values[:, :, seen], own, among)
+        return torch.cat((of_visible, of_masks), dim=1)
 
 
 def _predicted_slots(stream: Tensor, visible: int, corrupted_slots: Tensor | None) -> Tensor:

@@ -13,7 +13,15 @@ import numpy as np
 from latemask.families import Layer, LayerFacts
 from latemask.masking.masks import Masks, slots_of
 from latemask.objectives import OBJECTIVES, Flops, Objective
-from latemask.objectives.costs import DECODER_FFN_FACTOR, head_flops, head_kept, layer_of, linear, norm
+from latemask.objectives.costs import (
+    DECODER_FFN_FACTOR,
+    head_flops,
+    head_kept,
+    input_flops,
+    layers_of,
+    linear,
+    norm,
+)
 from latemask.recipe import Recipe
 from latemask.text.tokenizer import Vocabulary
 
@@ -45,9 +53,10 @@ class LateMasking(Objective):
     section = "join"
     Options = Join
     fused: dict[str, int] = {"key_value": 2}  # noqa: RUF012
+    finish = "early"
     card = "late masking, the encoder saw only visible tokens"
-    mask_note = """ The row of
-`<mask>` in the word table was never trained (the encoder never saw one), so `fill-mask` pipelines do not apply."""
+    mask_note = """ This run never
+showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
 
     def problem(self, recipe: Recipe) -> str | None:
         """Some positions must be masked, and there must be layers to join."""
@@ -99,7 +108,8 @@ class LateMasking(Objective):
             raise ValueError(f"join must be one of {', '.join(KINDS)}, not {settings.join!r}")
         width, heads = settings.encoder.hidden_size, settings.encoder.num_attention_heads
         # Not a row of the word table: what a [MASK] is has nothing to do with what a word means.
-        model.mask_vector = torch.nn.Parameter(torch.empty(width))
+        joins_as_a_word = settings.join == "inside"
+        model.mask_vector = torch.nn.Parameter(torch.empty(model.words.shape[1] if joins_as_a_word else width))
         model.decoder = None
         if settings.join != "inside":
             from latemask.objectives.decoder import Decoder
@@ -114,11 +124,20 @@ class LateMasking(Objective):
             model.decoder.relative_bias.weight.copy_(model.decoder.relative_bias.start())
 
     def start_from(self, model: Any, vocabulary: Vocabulary) -> None:
-        """Take the encoder's word vector for <mask>."""
-        model.mask_vector.copy_(model.words[vocabulary.mask])
+        """Take what the encoder reads in the place of <mask>."""
+        self.start_as_a_word(model, model.family.mask_input(model.encoder, vocabulary.mask), vocabulary)
 
     def start_as_a_word(self, model: Any, word: Tensor, vocabulary: Vocabulary) -> None:
-        model.mask_vector.copy_(word)
+        model.mask_vector.copy_(word if model.decoder is None else model.family.widened(model.encoder, word))
+
+    def left_behind(self, weights: dict[str, Tensor], words: str, mask: int) -> dict[str, Tensor]:
+        """The [MASK] vector becomes the row of <mask>, which nobody trained, where it stood among words."""
+        kept = {name: tensor for name, tensor in weights.items() if not name.startswith(("mask_vector", "decoder."))}
+        has_decoder = any(name.startswith("decoder.") for name in weights)
+        if not has_decoder:
+            kept[words] = kept[words].clone()
+            kept[words][mask] = weights["mask_vector"]
+        return kept
 
     def forward(
         self,
@@ -158,27 +177,21 @@ class LateMasking(Objective):
 
     def flops(self, recipe: Recipe, pruned: bool = True) -> Flops:
         """The encoder pays for visible tokens; [MASK]s for the layers that they join."""
-        layer, counts = layer_of(recipe), recipe.counts
+        counts, head = recipe.counts, head_flops(recipe)
         if recipe.options.kind == "inside":
-            return Flops(self._inside(recipe, layer, pruned), 0, head_flops(recipe))
-        seen = recipe.encoder.layers * layer.flops(counts.visible, counts.visible)
-        return Flops(seen, self._decoder(recipe, pruned), head_flops(recipe))
+            return Flops(input_flops(recipe, counts.visible + counts.masked) + self._inside(recipe, pruned), 0, head)
+        layers = sum(layer.flops(counts.visible, counts.visible) for layer in layers_of(recipe))
+        return Flops(input_flops(recipe, counts.visible) + layers, self._decoder(recipe, pruned), head)
 
-    def _inside(self, recipe: Recipe, layer: Layer, pruned: bool) -> float:
-        counts, joined = recipe.counts, recipe.options.layers
-        visible, masked, corrupted = counts.visible, counts.masked, counts.corrupted
-        stream = visible + masked
-        if recipe.options.two_way:
-            every, last = stream * stream, counts.predicted * stream
-        else:
-            every = visible * visible + masked * stream
-            last = corrupted * visible + masked * stream
-        whole = layer.flops(stream, stream, every)
-        return (
-            (recipe.encoder.layers - joined) * layer.flops(visible, visible)
-            + (joined - 1) * whole
-            + (layer.flops(counts.predicted, stream, last) if pruned else whole)
-        )
+    def _inside(self, recipe: Recipe, pruned: bool) -> float:
+        counts, layers = recipe.counts, layers_of(recipe)
+        visible, masked = counts.visible, counts.masked
+        stream, first = visible + masked, len(layers) - recipe.options.layers
+        every, last = _attended(recipe)
+        before = sum(layer.flops(visible, visible) for layer in layers[:first])
+        joined = sum(layer.flops(stream, stream, every) for layer in layers[first:-1])
+        end = layers[-1].flops(counts.predicted, stream, last) if pruned else layers[-1].flops(stream, stream, every)
+        return before + joined + end
 
     def _decoder(self, recipe: Recipe, pruned: bool) -> float:
         counts, join, d = recipe.counts, recipe.options, recipe.encoder.width
@@ -196,7 +209,7 @@ class LateMasking(Objective):
     def added_weights(self, recipe: Recipe) -> int:
         d, join = recipe.encoder.width, recipe.options
         if join.kind == "inside":
-            return d
+            return recipe.encoder.embedding_width or d
         attentions, wide = 2 if join.kind == "cross" else 1, DECODER_FFN_FACTOR * d
         a_layer = attentions * (4 * linear(d, d) + norm(d)) + norm(d) + linear(d, wide) + linear(wide, d)
         relative = (2 * recipe.max_length - 1) * recipe.encoder.heads
@@ -212,13 +225,15 @@ class LateMasking(Objective):
 
     def kept_numbers(self, recipe: Recipe, scores: bool) -> float:
         """Visible positions in the encoder; all of them where the [MASK]s have joined."""
-        counts, join, layer = recipe.counts, recipe.options, layer_of(recipe)
+        counts, join, layers = recipe.counts, recipe.options, layers_of(recipe)
         v, s = counts.visible, counts.visible + counts.masked
         before = 2 * v * recipe.encoder.width + head_kept(recipe)
         if join.kind != "inside":
-            return before + recipe.encoder.layers * layer.kept(v, scores) + self._decoder_kept(recipe, scores)
-        joined = (join.layers - 1) * layer.kept_joined(s, scores) + layer.kept_last(counts.predicted, s, scores)
-        return before + (recipe.encoder.layers - join.layers) * layer.kept(v, scores) + joined
+            return before + sum(layer.kept(v, scores) for layer in layers) + self._decoder_kept(recipe, scores)
+        first, (every, at_last) = len(layers) - join.layers, _attended(recipe)
+        last = layers[-1].kept_last(counts.predicted, s, scores, at_last)
+        joined = sum(layer.kept_joined(s, scores, every) for layer in layers[first:-1]) + last
+        return before + sum(layer.kept(v, scores) for layer in layers[:first]) + joined
 
     def _decoder_kept(self, recipe: Recipe, scores: bool) -> float:
         """With a bias over the distance, attention keeps its scores; without, only by plain products."""
@@ -244,3 +259,16 @@ class LateMasking(Objective):
     def where(self, recipe: Recipe) -> str:
         join = recipe.options
         return f"[MASK]s join {join.kind}, {join.layers} layer{'s' if join.layers > 1 else ''}"
+
+
+def _attended(recipe: Recipe) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the parts of attention where [MASK]s have joined inside, from so many to so many; and of the last layer.
+
+    The latter works only where something is predicted.
+    """
+    counts = recipe.counts
+    stream = counts.visible + counts.masked
+    if recipe.options.two_way:
+        return [(stream, stream)], [(counts.predicted, stream)]
+    of_masks = (counts.masked, stream)
+    return [(counts.visible, counts.visible), of_masks], [(counts.corrupted, counts.visible), of_masks]

@@ -21,6 +21,9 @@ TRACKERS: Registry[Any] = Registry("tracker", home="latemask.training.trackers")
 STARTS: Registry[Any] = Registry("start", home="latemask.starts")
 
 MOST_STEPS = 10**9
+_ROTARY_BASE = 10_000.0
+_NEW_RATE = 1e-3
+_CONTINUING_RATE = 1e-4  # at the width of a base model
 MLM_RATE = 0.15  # of BERT and RoBERTa: what we are compared with, and how every run is validated
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
@@ -44,10 +47,23 @@ class EncoderRecipe:
     """Attention heads; must divide the width."""
     ffn_width: int | None = None
     """Feed-forward width; by default what makes a layer cost as much as 4 x width does without a gate."""
+    window: int | None = None
+    """How many positions local layers see to each side (modernbert); by default every layer sees the whole row."""
+    global_every: int = 3
+    """With a window, one layer of so many sees the whole row, the first among them."""
+    embedding_width: int | None = None
+    """Width of the word table, where it is not the layers' (electra, deberta-v2)."""
+    key_value_heads: int | None = None
+    """Heads of keys and values, where several heads of queries share one (eurobert)."""
+    buckets: int | None = None
+    """How many distances to each side are told apart (deberta-v2)."""
+    tied: bool = True
+    """Whether the head's word table is the encoder's."""
     init_std: float = 0.02
     """Standard deviation of new weights; 0.02 suits widths near 768, narrow encoders start faster with more."""
-    rotary_base: float = 10_000.0
-    """Base of the rotary positions (modernbert): smaller tells near positions apart better, larger reaches further."""
+    rotary_base: float | None = None
+    """Base of the rotary positions: smaller tells near positions apart better, larger reaches further; by default
+    10,000, and with `init` what that encoder has."""
     dropout: float = 0.0
     """Dropout while pre-training; also written into the exported config."""
     max_length: int | None = None
@@ -86,8 +102,8 @@ class TrainRecipe:
     """What turns gradients into steps."""
     schedule: str = field(default="linear", metadata={"table": SCHEDULES})
     """How the learning rate goes after the warm-up; linear and cosine: it falls to 0; wsd: it stays until the decay."""
-    learning_rate: float = 1e-3
-    """Peak learning rate."""
+    learning_rate: float | None = None
+    """Peak learning rate; by default 1e-3, and with encoder.init 1e-4 x 768 / width."""
     warmup: float = 0.06
     """Share of the steps in which the learning rate rises; from 1 on: how many steps."""
     decay: float = 0.1
@@ -108,6 +124,9 @@ class TrainRecipe:
     """Mixed precision; auto takes bf16 on a GPU or CPU that has it and fp32 elsewhere."""
     compile: bool = False
     """Compile the forward pass and the loss (torch.compile), in one graph; pays in long runs, after a minute or so."""
+    finish_early: float = 0.0
+    """Share of the steps, at the end, with [MASK]s in the encoder's input (late masking: elsewhere they always are);
+    then it knows its mask token, and `export --mlm` gives a masked language model."""
     sharded: bool = False
     """Split weights and optimizer over the processes (FSDP), for models that one device cannot hold."""
     workers: int = 0
@@ -172,11 +191,17 @@ class Recipe:
         return MaskCounts.of(self.mask, self.length)
 
     def at(self, progress: float) -> Recipe:
-        """Return the recipe as it is at a point of the run, from 0 to 1: with a rate that stays."""
-        mask = self.mask
-        if mask.rate_end is None:
-            return self
-        return replace(self, mask=replace(mask, rate=mask.rate + progress * (mask.rate_end - mask.rate), rate_end=None))
+        """Return the recipe as it is at a point of the run, from 0 to 1: with a rate that stays, and one objective."""
+        mask, finish = self.mask, self.train.finish_early
+        if mask.rate_end is not None:
+            mask = replace(mask, rate=mask.rate + progress * (mask.rate_end - mask.rate), rate_end=None)
+        last = OBJECTIVES[self.objective].finish if finish and progress >= 1 - finish else None
+        return replace(self, mask=mask, objective=last or self.objective, train=replace(self.train, finish_early=0.0))
+
+    def last_part(self, steps: int) -> int:
+        """Return the step after which [MASK]s stand in the input; `steps`, where they never do or always did."""
+        finish = self.train.finish_early if OBJECTIVES[self.objective].finish else 0
+        return min(steps - 1, round((1 - finish) * steps)) if finish else steps
 
     @property
     def as_validated(self) -> Recipe:
@@ -269,8 +294,15 @@ def spelled_out(recipe: Recipe, vocab_size: int) -> Recipe:
             ffn_width=encoder.ffn_width or FAMILIES[encoder.family].ffn_width(encoder.width),
             max_length=recipe.max_length,
             vocab_size=encoder.vocab_size or vocab_size,
+            rotary_base=encoder.rotary_base or _ROTARY_BASE,
         ),
+        train=replace(recipe.train, learning_rate=recipe.train.learning_rate or _learning_rate(encoder)),
     )
+
+
+def _learning_rate(encoder: EncoderRecipe) -> float:
+    """What is trained already wants a lower rate than what is not, the wider the lower."""
+    return _NEW_RATE if encoder.init is None else float(f"{_CONTINUING_RATE * 768 / encoder.width:.2g}")
 
 
 # What needs the sections above, and belongs to the room all the same.

@@ -20,6 +20,10 @@ _RANGES = {
     "encoder.heads": "[1, 1048576]",
     "encoder.ffn_width": f"[1, {_LARGEST}]",
     "encoder.max_length": f"[1, {_LARGEST}]",
+    **{
+        f"encoder.{key}": f"[1, {_LARGEST}]"
+        for key in ("window", "global_every", "embedding_width", "key_value_heads", "buckets")
+    },
     "encoder.vocab_size": f"[1, {_LARGEST}]",
     "encoder.init_std": "(0, 1]",
     "encoder.rotary_base": "(1, 1e9]",
@@ -43,6 +47,7 @@ _RANGES = {
     "train.epsilon": "[0, inf)",
     "train.clip": "[0, inf)",
     "train.average": "[0, 1)",
+    "train.finish_early": "[0, 1)",
     "train.workers": "[0, 1024]",
     "budget.steps": f"[1, {MOST_STEPS}]",
     "budget.tokens": "(0, inf)",

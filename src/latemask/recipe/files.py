@@ -16,7 +16,8 @@ from latemask.recipe.checks import check_recipe
 
 RECIPE_FOLDER = Path(__file__).parent.parent / "recipes"
 _BEFORE_THERE_WAS = {("encoder", "start"): "random"}
-"""What runs did before a key existed. Their recipes have every other key of its section."""
+"""What runs did before a key existed. Their recipes have every key of the section that there was."""
+_ENCODER_KEYS_THEN = {"family", "init", "layers", "width", "heads", "ffn_width", "init_std", "rotary_base", "dropout"}
 
 
 def bundled_recipes() -> list[str]:
@@ -45,6 +46,8 @@ def load_recipe(name_or_path: str | Path, overrides: dict[str, Any] | None = Non
     _recipe_of(tree, str(path))
     if "budget" in over:
         tree["budget"] = {}  # one budget replaces another
+    if over.get("encoder", {}).get("init") and not tree.get("encoder", {}).get("init"):
+        tree.get("train", {}).pop("learning_rate", None)  # the file's is for fresh weights
     recipe = _recipe_of(_merged(tree, over), str(path))
     check_recipe(recipe)
     return recipe
@@ -54,7 +57,7 @@ def _as_it_was_meant(tree: Any) -> Any:
     """Complete a recipe that an older version spelled out: a new key's default says nothing about an old run."""
     for (section, key), value in _BEFORE_THERE_WAS.items():
         found = tree.get(section) if isinstance(tree, dict) else None
-        if isinstance(found, dict) and set(tree_of(Recipe())[section]) - set(found) == {key}:
+        if isinstance(found, dict) and key not in found and set(found) >= _ENCODER_KEYS_THEN:
             tree = {**tree, section: {**found, key: value}}
     return tree
 

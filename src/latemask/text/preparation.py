@@ -18,6 +18,7 @@ from latemask.ground.errors import HandedOver, Interrupted, UserError
 from latemask.text.cleaning import Cleaning, check_language_model
 from latemask.text.corpora import Corpus
 from latemask.text.executors import Execution, Stage
+from latemask.text.new_pieces import extended, refuse_other_kinds, save_extended
 from latemask.text.ngram_table import one_in
 from latemask.text.prepared import MANIFEST, PreparedData, versions
 from latemask.text.progress import Meter, ProgressWatch
@@ -85,7 +86,7 @@ class Preparation:
             self.place.start(settings)
         if not (self.out / "tokenizer").is_dir():  # whole where it is, because it was moved there
             aside = self.place.folder / "tokenizer"
-            save_tokenizer(self.tokenizer.reused or self._trained_tokenizer(), aside)
+            self._make_tokenizer(aside)
             aside.rename(self.out / "tokenizer")
         stages, finish = self._stages()
         if execution.where == "slurm":
@@ -97,7 +98,26 @@ class Preparation:
         execution.run(stages, self.place.folder, self.corpus.sizes)
         return finish.run()
 
-    def _trained_tokenizer(self) -> Any:
+    def _make_tokenizer(self, folder: Path) -> None:
+        """Write the one that is there, as it is or with new pieces, or a trained one."""
+        plan = self.tokenizer
+        if plan.new_pieces is not None:
+            refuse_other_kinds(plan.reused)
+            texts = self._sample()
+            say(f"looking for new pieces in {sum(map(len, texts)) / 1e6:,.1f} M characters")
+            tokenizer, extension = extended(plan.reused, plan.given or "", texts, plan.new_pieces)
+            save_extended(tokenizer, extension, folder)
+            extension.say()
+            return
+        if plan.reused is not None:
+            save_tokenizer(plan.reused, folder)
+            return
+        texts = self._sample()
+        say(f"training a tokenizer on {sum(map(len, texts)) / 1e6:,.1f} M characters")
+        save_tokenizer(fill_vocabulary(texts, plan.vocab_size, plan.normalize), folder)
+
+    def _sample(self) -> list[str]:
+        """Return the part of the text that decides the tokenizer."""
         plan, problems = self.tokenizer, Problems(self.strict)
         meter = Meter(self.place.folder / "progress" / "sampling")
         reader = self.corpus.reader(problems, meter)
@@ -109,8 +129,7 @@ class Preparation:
             texts = sample(self._texts(reader, filters, ranks, watch), plan.sample_bytes)
         if not texts:
             raise no_text(problems, dropped_by(filters))
-        say(f"training a tokenizer on {sum(map(len, texts)) / 1e6:,.1f} M characters")
-        return fill_vocabulary(texts, plan.vocab_size, plan.normalize)
+        return texts
 
     def _texts(self, reader: Any, filters: list[PipelineStep], ranks: list[int], watch: ProgressWatch) -> Iterator[str]:
         for rank in ranks:

@@ -23,6 +23,7 @@ from typing import Any
 from latemask import __version__
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest, sha256_of, write_json_atomically
+from latemask.text.new_pieces import read_extension
 from latemask.text.progress import ProgressWatch
 from latemask.text.rows import SPLITS, Shard, TokenRows
 from latemask.text.tokenizer import Vocabulary, load_tokenizer, vocabulary_of
@@ -177,6 +178,7 @@ def write_manifest(out: Path, *, files: dict[str, Any], stamps: dict[str, str], 
     manifest = {
         "format": FORMAT,
         **entries,
+        **({"extension": asdict(extension)} if (extension := read_extension(out / "tokenizer")) else {}),
         "tokenizer": asdict(vocabulary_of(load_tokenizer(out / "tokenizer"))),
         "files": {**files, **{name: file_record(path) for name, path in paths.items()}},
         "versions": versions(),

@@ -44,6 +44,8 @@ def prepare(
     text_field: str = "text",
     vocab_size: int | None = None,
     tokenizer: str | None = None,
+    extend: str | None = None,
+    new_pieces: int | None = None,
     tokenizer_sample: str = "200MB",
     normalize: Normalization = "nfc",
     validation: float = 0.01,
@@ -74,7 +76,10 @@ def prepare(
         vocab_size: Pieces of the byte-level BPE tokenizer to train, rounded up to a multiple of 64; by default 32768,
             or as many as the text fills.
         tokenizer: Folder or Hub id of a tokenizer to use instead of training one.
-        tokenizer_sample: How much text, evenly spread, the tokenizer is trained on.
+        extend: Folder or Hub id of an encoder, or a tokenizer, to which words of this text are added as new pieces;
+            pretrain with encoder.init goes on with that encoder, whose word table grows.
+        new_pieces: How many words, those that save most tokens; more where that makes a multiple of 64 of all pieces.
+        tokenizer_sample: How much text, evenly spread, the tokenizer is trained on, or new pieces are chosen from.
         normalize: Bring characters into Unicode's composed form (nfc), or leave them as they are (none).
         validation: Share of the documents held out for validation (at least one; 0 holds out none).
         min_chars: Drop documents with fewer characters.
@@ -90,7 +95,7 @@ def prepare(
     """
     _check_combination({name for name, value in locals().items() if value not in (_DEFAULTS[name], [], ())})
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
-    _check_numbers(vocab_size if tokenizer is None else None, validation, min_chars, workers)
+    _check_numbers(vocab_size if tokenizer is None else None, new_pieces, validation, min_chars, workers)
     if adopt:
         return adopt_shards(Path(adopt), tokenizer, validation, overwrite)
     if out is None:
@@ -112,7 +117,7 @@ def prepare(
             if source.is_local and Path(source.location).resolve().is_relative_to(root):
                 raise UserError(f"{source.label} lies in --out {out}, where the result goes; choose another --out")
         corpus = Files(sources, text_field)
-    plan = TokenizerPlan(vocab_size, tokenizer, _bytes(tokenizer_sample), normalize)
+    plan = TokenizerPlan(vocab_size, extend or tokenizer, _bytes(tokenizer_sample), normalize, new_pieces)
     cleaning = Cleaning(min_chars, language, dedup)
     preparation = Preparation(out, corpus, cleaning, plan, validation, strict, keeps_ngrams=not no_ngrams)
     if done := _already_done(out, preparation, overwrite):
@@ -132,6 +137,7 @@ _ONLY_WITH = {
 }
 _WITH_ADOPT = {"adopt", "tokenizer", "validation", "overwrite"}
 _OF_A_NEW_TOKENIZER = ("vocab_size", "tokenizer_sample", "normalize")
+_NOT_WITH_EXTEND = ("vocab_size", "tokenizer", "normalize")
 
 
 def _check_combination(given: set[str]) -> None:
@@ -149,11 +155,27 @@ def _check_combination(given: set[str]) -> None:
             raise UserError(f"{option} does not go with --adopt, which takes shards as they are")
         if name in _ONLY_WITH and chosen[0] not in _ONLY_WITH[name]:
             raise UserError(f"{option} does not go with {_CHOICES[chosen[0]]}")
-        if name in _OF_A_NEW_TOKENIZER and "tokenizer" in given:
+        if name in _OF_A_NEW_TOKENIZER and "tokenizer" in given and "extend" not in given:
             raise UserError(f"{option} does not go with --tokenizer, which is used as it is")
+    _check_extension(given)
 
 
-def _check_numbers(vocab_size: int | None, validation: float, min_chars: int, workers: int | None) -> None:
+def _check_extension(given: set[str]) -> None:
+    """A tokenizer is extended by a number of pieces, and is neither trained nor used as it is."""
+    if "extend" not in given and "new_pieces" not in given:
+        return
+    if "extend" not in given:
+        raise UserError("--new-pieces says how many to add: say to which tokenizer, with --extend FOLDER")
+    if "new_pieces" not in given:
+        raise UserError("--extend adds pieces to a tokenizer: say how many, with --new-pieces")
+    for name in _NOT_WITH_EXTEND:
+        if name in given:
+            raise UserError(f"--{name.replace('_', '-')} does not go with --extend, which adds to a tokenizer")
+
+
+def _check_numbers(
+    vocab_size: int | None, new_pieces: int | None, validation: float, min_chars: int, workers: int | None
+) -> None:
     if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
         raise UserError(
             f"--vocab-size {vocab_size} is too small: byte-level BPE needs {SMALLEST_VOCABULARY} pieces at least "
@@ -161,6 +183,8 @@ def _check_numbers(vocab_size: int | None, validation: float, min_chars: int, wo
         )
     if vocab_size is not None and vocab_size > LARGEST_VOCABULARY:
         raise UserError(f"--vocab-size {vocab_size} is too large: {LARGEST_VOCABULARY:,} pieces at most")
+    if new_pieces is not None and new_pieces < 1:
+        raise UserError(f"--new-pieces {new_pieces}: one at least")
     if not 0 <= validation < 1:
         raise UserError(f"--validation {validation} is not a share in [0, 1)")
     if min_chars < 0:

@@ -169,13 +169,33 @@ def dropped_by(steps: Sequence[PipelineStep]) -> dict[str, int]:
 
 @lru_cache(maxsize=1)  # one for all tasks of a process: the memory of one that is dropped does not all come back
 def _load_tokenizer(file: Path, modified_ns: int, eos_token: str) -> Any:
-    tokenizer = Tokenizer.from_file(str(file))
-    end = ("<end>", tokenizer.token_to_id(eos_token))
+    end = ("<end>", Tokenizer.from_file(str(file)).token_to_id(eos_token))
+    tokenizer = Tokenizer.from_str(_with_special_pieces_hidden(file.read_text("utf-8")))
     tokenizer.post_processor = TemplateProcessing(single="$A <end>", special_tokens=[end])
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _with_special_pieces_hidden(content: str) -> str:
+    """Put a space before the special pieces of models that look for every piece in the text, where none has one.
+
+    To Unigram and WordLevel a <mask> is a piece like any other, even with `encode_special_tokens`.
+    """
+    tokenizer = json.loads(content)
+    model, added = tokenizer["model"], tokenizer["added_tokens"]
+    hidden = {token["content"]: f" {token['content']}" for token in added if token["special"]}
+    if model["type"] == "Unigram":
+        model["vocab"] = [[hidden.get(piece, piece), score] for piece, score in model["vocab"]]
+    elif model["type"] == "WordLevel":
+        model["vocab"] = {hidden.get(piece, piece): number for piece, number in model["vocab"].items()}
+        model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+    else:
+        return content
+    for token in added:
+        token["content"] = hidden.get(token["content"], token["content"])
+    return json.dumps(tokenizer)
 
 
 def _batches(documents: Iterator[Document], characters: int) -> Iterator[list[Document]]:

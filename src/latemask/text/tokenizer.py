@@ -1,10 +1,11 @@
-"""A byte-level BPE tokenizer with RoBERTa's special tokens: trained, or taken from somewhere."""
+"""A byte-level BPE tokenizer with RoBERTa's special tokens: trained, or any fast one taken from somewhere."""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,14 +120,47 @@ def load_tokenizer(folder_or_id: str | Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(folder_or_id), trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds for "not there" and "not a tokenizer"
         raise UserError(_no_tokenizer(Path(folder_or_id), str(error))) from None
+    if type(tokenizer).__name__ == "EsmTokenizer":
+        tokenizer = _fast_letters(tokenizer)
     if not tokenizer.is_fast:
-        raise UserError(f"the tokenizer at '{folder_or_id}' has no fast version (tokenizer.json), which latemask needs")
+        raise UserError(
+            f"the tokenizer at '{folder_or_id}' has no fast version (tokenizer.json), which latemask needs: convert it "
+            "with the tokenizers library, or give another"
+        )
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where a folder has none
         raise UserError(_no_tokenizer(Path(folder_or_id), "it has no pieces"))
     return tokenizer
 
 
+def _fast_letters(slow: Any) -> Any:
+    """Return the fast version of ESM's tokenizer: transformers has none, and its pieces are letters and a few names."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = slow.get_vocab()
+    tokenizer = Tokenizer(models.WordLevel(pieces, unk_token=slow.unk_token))
+    longest_first = "|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True))
+    by_piece = pre_tokenizers.Split(Regex(longest_first), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), by_piece])
+    frame = [(piece, pieces[piece]) for piece in (slow.cls_token, slow.eos_token)]
+    (start, _), (end, _) = frame
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}", pair=f"{start} $A {end} $B {end}", special_tokens=frame
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        name_or_path=slow.name_or_path,
+        model_input_names=list(slow.model_input_names),
+        **slow.special_tokens_map,
+    )
+
+
 def _no_tokenizer(path: Path, reason: str) -> str:
+    if "trust_remote_code" in reason:
+        return (
+            f"the tokenizer at '{path}' needs code of its own, and latemask runs no code of strangers: save it as a "
+            "plain PreTrainedTokenizerFast (tokenizer.json, no auto_map)"
+        )
     if not path.is_dir():
         return f"no tokenizer at '{path}': not a folder here, and not reachable on the Hub"
     for inside in ("tokenizer", "encoder"):
@@ -148,9 +182,11 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     if missing := [name for name, value in ids.items() if value is None]:
         where = f" in '{tokenizer.name_or_path}'" if tokenizer.name_or_path else ""
         raise UserError(
-            f"the tokenizer{where} has no {' and no '.join(missing)} token, which an encoder's tokenizer has"
+            f"the tokenizer{where} has no {' and no '.join(missing)} token, which an encoder's tokenizer has: give "
+            "another, or add them to it (add_special_tokens)"
         )
-    return Vocabulary(size=len(tokenizer), special=tuple(sorted(tokenizer.all_special_ids)), **ids)
+    reserved = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}  # without a role
+    return Vocabulary(size=len(tokenizer), special=tuple(sorted({*tokenizer.all_special_ids, *reserved})), **ids)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
@@ -191,12 +227,13 @@ def copy_tokenizer(source: Path, folder: Path, max_length: int) -> None:
 
 @dataclass(frozen=True)
 class TokenizerPlan:
-    """Which tokenizer: one that is there, or one to train."""
+    """Which tokenizer: one that is there, perhaps with new pieces, or one to train."""
 
     vocab_size: int | None
     given: str | None
     sample_bytes: int
     normalize: Normalization
+    new_pieces: int | None = None
 
     @cached_property
     def reused(self) -> Any:
@@ -214,7 +251,9 @@ class TokenizerPlan:
             new = {"vocab_size": self.vocab_size, "tokenizer_sample": self.sample_bytes, "normalize": self.normalize}
             return {"tokenizer": None, **new}
         content = self.reused.backend_tokenizer.to_str().encode("utf-8")
-        return {"tokenizer": {"path": self.given, "sha256": hashlib.sha256(content).hexdigest()}}
+        found = {"tokenizer": {"path": self.given, "sha256": hashlib.sha256(content).hexdigest()}}
+        more = {"new_pieces": self.new_pieces, "tokenizer_sample": self.sample_bytes}
+        return found if self.new_pieces is None else {**found, **more}
 
 
 def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:

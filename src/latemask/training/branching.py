@@ -22,6 +22,7 @@ from latemask.ground.sealed import damage, seal
 from latemask.model import build_model
 from latemask.recipe import OBJECTIVES, Recipe, Stem, differences, load_recipe
 from latemask.run_folder import RunFolder, step_of, tokenizer_checksum
+from latemask.training.checkpoints import read_config
 from latemask.training.job import Job
 
 # What a branch takes over from its stem as it is. (Of the encoder: all but what no weight depends on.)
@@ -67,6 +68,9 @@ class Branch:
         changed = [line for line in differences(self.recipe, job.recipe) if line.startswith(fixed)]
         if other := [line for line in changed if not line.startswith(_FREE)]:
             raise UserError(f"cannot branch from {where}: it has another {'; '.join(other)}")
+        objective = read_config(self.checkpoint).get("objective", self.recipe.objective)
+        if objective != self.recipe.objective:
+            raise UserError(f"cannot branch from {where}: the [MASK]s stood in the input there; take an earlier step")
         theirs, ours = tokenizer_checksum(self.run.record["data"]), tokenizer_checksum(job.data.record)
         if theirs != ours:
             raise UserError(f"cannot branch from {where}: {job.data.label} was prepared with another tokenizer")

@@ -14,7 +14,7 @@ from latemask.budget.flops import sequence_flops, step_flops
 from latemask.ground.console import say
 from latemask.ground.precision import mixed_precision, precision_name
 from latemask.ground.processes import own_device
-from latemask.masking.batches import Batch, Collator
+from latemask.masking.batches import Batch, Collator, MaskSchedule
 from latemask.model import build_model
 from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
@@ -56,7 +56,7 @@ class RandomSteps:
         self.recipe, self.rows = recipe, rows
         torch.manual_seed(recipe.seed)
         self.loop = Loop(recipe, _MANY, build_model(recipe, self.vocabulary), device)
-        self.collator = Collator.of(recipe, self.vocabulary, _MANY)
+        self.collator = Collator.of(recipe, self.vocabulary, MaskSchedule(recipe, _MANY))
         self.random = np.random.default_rng(recipe.seed)
 
     def seconds(self, batches: int = 1) -> float:

@@ -27,6 +27,7 @@ from latemask.ground.errors import UserError
 from latemask.ground.files import remove_folder, replace_folder, write_json_atomically
 from latemask.ground.processes import decided_by_the_first, rank, told_by_all, world_size
 from latemask.ground.sealed import damage, seal
+from latemask.recipe import OBJECTIVES
 from latemask.run_folder import PROGRESS, RunFolder, step_of
 from latemask.training.loop import Loop
 
@@ -97,29 +98,49 @@ def _write(
             remove_folder(checkpoint)
 
 
-def load_weights(checkpoint: Path, model: Any) -> None:
-    """Give a model, not sharded yet, the weights of a checkpoint."""
+def load_weights(checkpoint: Path, model: Any, mask: int) -> None:
+    """Give a model, not sharded yet, the weights of a checkpoint; `mask` is the mask token's id."""
     decided_by_the_first(lambda: refuse_another_model(checkpoint, model.config.to_dict()))
-    model.load_state_dict(load_file(_trained_weights(checkpoint)), assign=False)
+    if "head" not in read_config(checkpoint):
+        model.take_head_of_before()
+    model.load_state_dict(_weights_for(model, checkpoint, mask), assign=False)
+    model.family.settle(model.encoder)
 
 
-def _trained_weights(checkpoint: Path) -> Path:
-    """Return the file of the weights that training goes on with: not the average, where there is one."""
-    unaveraged = checkpoint / _UNAVERAGED
-    return unaveraged if unaveraged.is_file() else checkpoint / "model.safetensors"
+def read_config(checkpoint: Path) -> dict[str, Any]:
+    """Return the config of a checkpoint's model."""
+    return dict(json.loads((checkpoint / "config.json").read_text("utf-8")))
 
 
-def load_progress(checkpoint: Path, loop: Loop) -> None:
+def _weights_for(model: Any, checkpoint: Path, mask: int, averaged: bool = False) -> dict[str, torch.Tensor]:
+    """Return weights as a model takes them: where its objective follows another's, as that leaves them behind.
+
+    Those that training goes on with or, where there is an average, that.
+    """
+    weights = load_file(checkpoint / "model.safetensors")
+    if not averaged and (checkpoint / _UNAVERAGED).is_file():  # which has no buffers
+        weights |= load_file(checkpoint / _UNAVERAGED)
+    before = read_config(checkpoint).get("objective", model.config.objective)
+    if before == model.config.objective:
+        return weights
+    words = next(name for name, weight in model.named_parameters() if weight is model.words)
+    return OBJECTIVES[before].left_behind(weights, words, mask)
+
+
+def load_progress(checkpoint: Path, loop: Loop, mask: int) -> None:
     """Go on where a checkpoint was written, with the settings that the recipe has now."""
     wanted = [{key: value for key, value in group.items() if key != "params"} for group in loop.optimizer.param_groups]
     state = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
+    there = {name for name, _ in loop.model.named_parameters()}
+    state["state"] = {name: kept for name, kept in state["state"].items() if name in there}
     for group in state["param_groups"]:
         group.pop("initial_lr", None)  # of checkpoints that had a scheduler
+        group["params"] = [name for name in group["params"] if name in there]
     set_optimizer_state_dict(loop.model, loop.optimizer, state, options=_WHOLE)
     for group, settings in zip(loop.optimizer.param_groups, wanted, strict=True):
         group.update(settings)
     if loop.average and (checkpoint / _UNAVERAGED).is_file():  # else a branch begins to average
-        loop.average.load(load_file(checkpoint / "model.safetensors"))
+        loop.average.load(_weights_for(loop.model, checkpoint, mask, averaged=True))
     progress = read_progress(checkpoint)
     sums = progress["loss_sums"]
     loop.loss_sum += sums[rank()] if len(sums) == world_size() else sum(sums) / len(sums)

@@ -17,11 +17,12 @@ from latemask.budget.flops import planned_steps, spent
 from latemask.ground.errors import UserError
 from latemask.ground.precision import mixed_precision
 from latemask.ground.processes import own_device, rank, world_size
-from latemask.masking.batches import Batch, Collator
+from latemask.masking.batches import Batch, Collator, MaskSchedule
 from latemask.masking.samples import SampleDataset
-from latemask.model import complete_recipe
+from latemask.model import complete_recipe, tokenizer_of
 from latemask.recipe import ROOT, EncoderRecipe, Recipe, Stem, batch_split, check_recipe
 from latemask.text import Mixture
+from latemask.text.new_pieces import old_parts
 from latemask.text.tokenizer import load_tokenizer
 from latemask.training.schedules import Phases
 from latemask.training.trackers import refuse_missing
@@ -36,6 +37,8 @@ class Job:
     steps: int
     """In all: a branch's with those of its stem."""
     stem: Stem = ROOT
+    new_pieces: tuple[tuple[int, ...], ...] = ()
+    """The old ids that spelled each of the last pieces, where the encoder to begin with has no rows for them."""
 
     @property
     def batch_tokens(self) -> int:
@@ -59,6 +62,15 @@ class Job:
         """Return the sample that a step begins with."""
         return self.stem.first_sample(step, self.recipe.train.batch_size)
 
+    def recipe_after(self, done: int) -> Recipe:
+        """Return the recipe of the steps after the first `done`: at the end, [MASK]s may stand in the input."""
+        return self.recipe.at(1) if done >= self.recipe.last_part(self.steps) else self.recipe
+
+    def until(self, done: int) -> int:
+        """Return the step at which what follows the first `done` steps ends: the run, or its part with late masks."""
+        last_part = self.recipe.last_part(self.steps)
+        return last_part if done < last_part else self.steps
+
     def train_samples(self, done: int, left_out: Sequence[int] = ()) -> SampleDataset:
         """Return the samples after the first `done` steps; some batches may be left out, the next then move up."""
         batch = self.recipe.train.batch_size
@@ -74,15 +86,20 @@ class Job:
         )
 
     def batches(self, done: int, left_out: Sequence[int] = ()) -> Iterator[Batch]:
-        """Yield the batches of this process after the first `done` steps; of each step, the processes take turns."""
+        """Yield the batches of this process after the first `done` steps; of each step, the processes take turns.
+
+        To the end of the run, or of its part with late masks.
+        """
         rows, accumulation = batch_split(self.recipe.train, world_size())
-        each = range(rank() * rows, (self.steps - done) * self.recipe.train.batch_size, world_size() * rows)
-        assert len(each) == (self.steps - done) * accumulation
+        steps = self.until(done) - done
+        each = range(rank() * rows, steps * self.recipe.train.batch_size, world_size() * rows)
+        assert len(each) == steps * accumulation
+        schedule = MaskSchedule(self.recipe, self.steps, self.first_sample(0))
         return iter(
             self._loader(
                 self.train_samples(done, left_out),
                 [range(first, first + rows) for first in each],
-                Collator.of(self.recipe, self.data.vocabulary, self.steps, self.first_sample(0)),
+                Collator.of(self.recipe_after(done), self.data.vocabulary, schedule),
             )
         )
 
@@ -94,8 +111,8 @@ class Job:
         count = min(max(once, 1), self.recipe.train.eval_rows) if rows else 0
         return SampleDataset(rows, count, weights=weights, shuffle=False) if count else None
 
-    def validation_batches(self, samples: SampleDataset) -> Iterator[tuple[Batch, int]]:
-        """Yield the batches of this process, and how many of their rows count.
+    def validation_batches(self, samples: SampleDataset, done: int = 0) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches of this process for a model after `done` steps, and how many of their rows count.
 
         Every process has as many, as sharded models need: one that has none left takes the first again, for nothing.
         """
@@ -104,7 +121,7 @@ class Job:
         counts = [len(batch) for batch in every] + [0] * (-len(every) % world_size())
         padded = every + every[:1] * (-len(every) % world_size())
         mine = slice(rank(), None, world_size())
-        loader = self._loader(samples, padded[mine], Collator.validating(self.recipe, self.data.vocabulary))
+        loader = self._loader(samples, padded[mine], Collator.validating(self.recipe_after(done), self.data.vocabulary))
         return zip(loader, counts[mine], strict=True)
 
     def _loader(self, samples: SampleDataset, batches: Sequence[range], collator: Collator) -> DataLoader:
@@ -134,8 +151,8 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
     check_recipe(recipe)
     batch_split(recipe.train, world_size())
     mixed_precision(recipe.train.precision)
-    if recipe.encoder.init is not None and known is None:
-        _check_tokenizer(recipe.encoder.init, data)
+    init = recipe.encoder.init
+    new_pieces = _new_pieces(init, data) if init is not None and known is None else ()
     for part in data.parts:
         if not len(part.rows("train", recipe.length)):
             raise UserError(
@@ -153,7 +170,7 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
         raise UserError(
             "train.compile needs a C++ compiler and Python's headers on a CPU (g++, python3-dev); they are not here"
         )
-    return Job(recipe, data, steps, stem)
+    return Job(recipe, data, steps, stem, new_pieces)
 
 
 def can_compile() -> bool:
@@ -162,11 +179,18 @@ def can_compile() -> bool:
     return headers.is_file() and any(map(shutil.which, ("g++", "clang++", "c++")))
 
 
-def _check_tokenizer(start: str, data: Mixture) -> None:
-    """A checkpoint goes on only with the tokenizer it was trained with."""
-    tokenizer: Any = load_tokenizer(start)
-    if tokenizer.get_vocab() != data.tokenizer.get_vocab():
+def _new_pieces(start: str, data: Mixture) -> tuple[tuple[int, ...], ...]:
+    """Return what spelled the pieces that the data's tokenizer has and the encoder's has not.
+
+    A checkpoint goes on only with the tokenizer it was trained with, or one that adds to it.
+    """
+    tokenizer: Any = load_tokenizer(tokenizer_of(start))
+    if tokenizer.get_vocab() == data.tokenizer.get_vocab():
+        return ()
+    parts = old_parts(tokenizer, data.tokenizer)
+    if parts is None:
         raise UserError(
             f"{data.label} was prepared with another tokenizer than the encoder at '{start}'; "
-            f"prepare the data with --tokenizer {start}"
+            f"prepare the data with --tokenizer {start}, or --extend {start} for new pieces"
         )
+    return tuple(map(tuple, parts))

@@ -62,9 +62,11 @@ class Loop:
     def _wrapped(self) -> Any:
         """Compile, and let the processes share the work: FSDP splits the weights, DDP gives each a copy."""
         if self.is_sharded:
-            layers = self.model.family.layers(self.model.encoder)
-            for layer in layers[: self.model.objective.layers_run_whole(self.model)]:  # the others run in pieces
-                fully_shard(layer)
+            family = self.model.family
+            layers = family.layers(self.model.encoder)
+            for layer in layers[: self.model.objective.layers_run_whole(self.model)]:
+                if family.runs_whole(layer):  # the others run in pieces
+                    fully_shard(layer)
             return fully_shard(self.model)
         # One graph for all steps: their shapes are the same, and a break in it would be a mistake of ours.
         compiled = torch.compile(self.model, fullgraph=True, dynamic=False) if self.recipe.train.compile else self.model
@@ -182,12 +184,16 @@ def run_loop(
     validate: Callable[[], dict[str, float]] | None,
     save: Callable[[], None],
     is_stopped: Callable[[], bool],
-) -> None:
-    """Train to the end, or until somebody stops it; then there is a checkpoint of the last step."""
-    train = loop.recipe.train
-    while loop.done < loop.steps:
+    until: int | None = None,
+) -> bool:
+    """Train to the end (or `until` a step), or until somebody stops it; return whether that was so.
+
+    There is a checkpoint of the last step.
+    """
+    train, until = loop.recipe.train, loop.steps if until is None else until
+    while loop.done < until:
         loop.step([next(batches) for _ in range(accumulation)])
-        is_end, stops = loop.done == loop.steps, is_stopped()
+        is_end, stops = loop.done == until, is_stopped()
         if loop.done == 1 or loop.done % train.log_every == 0:
             log(loop.logged())
         if validate and (is_end or loop.done % train.eval_every == 0):
@@ -196,4 +202,5 @@ def run_loop(
             loop.look()
             save()
         if stops:
-            return
+            return True
+    return False

@@ -78,7 +78,7 @@ def fused_parts(model: Any) -> dict[Any, int]:
 
 
 def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the weights in two groups: matrices decay, biases and norms do not."""
+    """Return the weights that are trained in two groups: matrices decay, biases and norms do not."""
     import torch
 
     norms = (module for module in model.modules() if isinstance(module, (torch.nn.LayerNorm, torch.nn.RMSNorm)))
@@ -86,5 +86,7 @@ def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
     decayed: list[Any] = []
     others: list[Any] = []
     for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            continue
         (others if id(weight) in of_norms or _NOT_DECAYED.search(name) else decayed).append(weight)
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]

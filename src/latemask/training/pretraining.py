@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ def pretrain(
     max_steps: int | None = None,
     tokens: float | None = None,
     flops: float | None = None,
+    finish_early: float | None = None,
     branch: str | None = None,
     stop_after: str | None = None,
     on_nan: Literal["stop", "rewind"] = "stop",
@@ -40,6 +42,8 @@ def pretrain(
         max_steps: Budget in optimizer steps, instead of the recipe's.
         tokens: Budget in tokens of text, instead of the recipe's.
         flops: Budget in floating-point operations, instead of the recipe's.
+        finish_early: Share of the steps, such as 0.05, that a run with late masks spends at the end with [MASK]s in the
+            input; then `latemask export --mlm` gives a masked language model.
         branch: RUN@STEP: begin with that checkpoint of another run, optimizer and all. The recipe may have another
             schedule, length, mask or data; a budget counts what the other run spent until there.
         stop_after: Save and stop after this much time (90m, 2h, 1h30m), with exit code 75; --resume goes on.
@@ -60,9 +64,15 @@ def pretrain(
         raise UserError("--allow-changes is about a run that goes on: add --resume")
     stop_at = deadline(stop_after, "--stop-after")
     recipe = with_budget(recipe, max_steps, tokens, flops)
+    if finish_early is not None:
+        recipe = replace(recipe, train=replace(recipe.train, finish_early=finish_early))
     check_recipe(recipe)
+    if recipe.encoder.init is not None and not resume and branch is None:
+        from latemask.model import checkpoint_shape  # not for --help: it loads torch
+
+        checkpoint_shape(recipe.encoder, recipe.length)  # refused before all the data are read
     mixture = Mixture.open(data, verify=is_first(), everything=verify)
-    from latemask.training.branching import Branch  # not for --help: it loads torch
+    from latemask.training.branching import Branch
     from latemask.training.job import plan_job
     from latemask.training.running import Wishes, run_job
 

@@ -33,7 +33,8 @@ from latemask.ground.processes import (
 )
 from latemask.ground.sealed import damage, seal
 from latemask.ground.signals import StopRequest
-from latemask.model import build_model, load_model
+from latemask.model import build_model, model_like
+from latemask.recipe import OBJECTIVES, load_recipe
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
 from latemask.starts import start
@@ -45,6 +46,7 @@ from latemask.training.checkpoints import (
     load_progress,
     load_weights,
     model_state,
+    read_config,
     save_checkpoint,
 )
 from latemask.training.job import Job
@@ -112,8 +114,24 @@ def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
     done = step_of(run.all_checkpoints()[0]) if run.all_checkpoints() else 0
     if done > job.steps:
         raise UserError(f"{run.path} has done {done:,} steps, and the budget is {job.steps:,}: raise it")
+    _refuse_another_part(job, run)
     run.go_on(job.recipe, job.data.record, wishes.allow_changes)
     return _READY
+
+
+def _refuse_another_part(job: Job, run: RunFolder) -> None:
+    """Refuse to go back to late masks where the [MASK]s have moved to the input."""
+    if job.recipe == load_recipe(run.recipe_file):
+        return
+    checkpoint = next((one for one in run.all_checkpoints() if damage(one) is None), None)
+    if checkpoint is None:
+        return
+    there, wanted = read_config(checkpoint).get("objective"), job.recipe_after(step_of(checkpoint)).objective
+    if there and there != wanted and OBJECTIVES[there].finish != wanted:
+        raise UserError(
+            f"{checkpoint.name} is past the step at which the [MASK]s moved to the input, and with this budget and "
+            "train.finish_early they would move later: keep both, or branch from an earlier checkpoint"
+        )
 
 
 def _start(job: Job, run: RunFolder, overwrite: bool, branch: Branch | None) -> None:
@@ -125,8 +143,15 @@ def _start(job: Job, run: RunFolder, overwrite: bool, branch: Branch | None) -> 
         run.start(job.recipe, job.data.record, overwrite, branch.record(job), lambda new: branch.bring(job, new))
         return
     with nullcontext() if init else torch.device("meta"):  # without weights
-        build_model(job.recipe, job.data.vocabulary)  # before the folder says that there is a run
+        # Before the folder says that there is a run.
+        model = build_model(job.recipe, job.data.vocabulary, job.new_pieces)
     run.start(job.recipe, job.data.record, overwrite)
+    if init:
+        run.update(head="kept" if model.has_trained_head else "new")
+        head = "its head is kept" if model.has_trained_head else "it has no masked-language-modelling head: a new one"
+        say(f"going on from {init}: {head}; learning rate {job.recipe.train.learning_rate:g} (train.learning_rate)")
+        if job.new_pieces:
+            say(f"{len(job.new_pieces):,} new pieces, started from the mean of the old ones that spelled each")
 
 
 # Train
@@ -135,7 +160,7 @@ def _start(job: Job, run: RunFolder, overwrite: bool, branch: Branch | None) -> 
 def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
     """Train to the end or to a stop; rewind where that was asked for."""
     tries = Counter[Path | None]()
-    while True:
+    while True:  # until the end, a stop, or what cannot be helped; also where [MASK]s move to the input
         checkpoint, left_out = decided_by_the_first(lambda: _from_where(run))
         tries[checkpoint] += 1
         model = model_of(job, checkpoint)
@@ -144,7 +169,7 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
         loop = loop_of(job, model, checkpoint)
         _announce(job, run, loop)
         try:
-            train(job, run, loop, stop, left_out)
+            stops = train(job, run, loop, stop, left_out)
         except NonFinite as error:
             if on_nan == "stop":
                 raise UserError(
@@ -160,25 +185,29 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
                 ) from None
             _leave_out(job, run, error.step, left_out)
         else:
-            return loop
+            if stops or loop.done == job.steps:
+                return loop
+            say("from here on the [MASK]s stand in the input")
+        del loop, model
 
 
 def _from_where(run: RunFolder) -> tuple[Path | None, list[int]]:
     """Return the checkpoint to go on from, and the batches that are left out."""
     checkpoint = checkpoint_to_resume(run) if run.all_checkpoints() or run.record.get("status") != _NEW else None
-    run.forget_metrics_after(step_of(checkpoint) if checkpoint else 0)
+    run.forget_metrics_after(step_of(checkpoint) if checkpoint else -1)
     return checkpoint, list(run.record.get("left_out_batches", []))
 
 
 def model_of(job: Job, checkpoint: Path | None) -> Any:
     """Return the model as it was when the checkpoint was written; a new one before its start."""
     torch.manual_seed(job.recipe.seed)
-    if checkpoint and job.recipe.encoder.init:  # which may be gone; the checkpoint has all of it
-        model = load_model(checkpoint)
+    recipe = job.recipe_after(step_of(checkpoint) if checkpoint else 0)
+    if checkpoint and recipe.encoder.init:  # which may be gone; the checkpoint has all of it
+        model = model_like(checkpoint, recipe)
     else:
-        model = build_model(job.recipe, job.data.vocabulary)
+        model = build_model(recipe, job.data.vocabulary, job.new_pieces)
     if checkpoint:
-        load_weights(checkpoint, model)
+        load_weights(checkpoint, model, job.data.vocabulary.mask)
     return model
 
 
@@ -196,12 +225,12 @@ def loop_of(job: Job, model: Any, checkpoint: Path | None = None) -> Loop:
     """Return the model in training, with all that the checkpoint knows besides weights."""
     loop = Loop(job.recipe, job.steps, model, own_device(), step_of(checkpoint) if checkpoint else 0)
     if checkpoint:
-        load_progress(checkpoint, loop)
+        load_progress(checkpoint, loop, job.data.vocabulary.mask)
     return loop
 
 
-def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Sequence[int]) -> None:
-    """Run the loop, and tell everybody who listens how it goes."""
+def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Sequence[int]) -> bool:
+    """Run the loop, and tell everybody who listens how it goes; return whether it was stopped."""
     validation = job.validation_samples()
     if validation is None:
         say("no validation: the held-out part is shorter than one row (prepare with a larger --validation)")
@@ -232,17 +261,26 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
         progress.move(loop.done)
         return stop.is_asked()
 
+    def validate() -> dict[str, float]:
+        assert validation is not None
+        return {"eval_loss": loop.validate(job.validation_batches(validation, began))}
+
+    began = loop.done
     try:
-        run_loop(
+        if validation and not began and job.recipe.encoder.init:  # what the encoder can do already
+            log(validate())
+        stops = run_loop(
             loop,
-            job.batches(loop.done, left_out),
+            job.batches(began, left_out),
             job.accumulation,
             log=log,
-            validate=(lambda: {"eval_loss": loop.validate(job.validation_batches(validation))}) if validation else None,
+            validate=validate if validation else None,
             save=save,
             is_stopped=is_stopped,
+            until=job.until(began),
         )
         stop.largest_of_all.settled()
+        return stops
     finally:
         for listener in listeners:
             listener.close()
@@ -272,8 +310,9 @@ def _announce(job: Job, run: RunFolder, loop: Loop) -> None:
         precisions = [*precisions, precision]
     several = {"processes": world_size(), "machines": machines(), "sharded": loop.is_sharded, "precision": precisions}
     run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
+    encoder, objective = recipe.encoder, job.recipe_after(done).objective
     say(
-        f"{recipe.objective} masking, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width} "
+        f"{objective} masking, {encoder.family} {encoder.layers} x {encoder.width} "
         f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
         f"{job.flops(job.steps):.3g} FLOPs, {precision}" + (f"; going on from step {done:,}" if done else "")
     )
