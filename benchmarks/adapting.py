@@ -29,10 +29,11 @@ RECORDS = Path(__file__).with_name("adapting")
 PRETRAINING_FLOPS = 4e13
 STEPS = 300
 WATCHED = {"log_every": 50, "eval_every": 100, "save_every": 100, "batch_size": 16}
-ARMS = {  # objective, what it goes on with, and how it starts where that is nothing
-    "late, head kept": ("late", "mlm", None),
-    "late, head thrown away": ("late", "encoder", None),
-    "early 15 %, head kept": ("early", "mlm", None),
+ARMS = {  # objective, what it goes on with, and how the rest starts
+    "late, head kept": ("late", "mlm", "corpus"),
+    "late, head thrown away": ("late", "encoder", "corpus"),
+    "late, head thrown away, new one random": ("late", "encoder", "random"),
+    "early 15 %, head kept": ("early", "mlm", "corpus"),
     "late, from nothing": ("late", None, "corpus"),
     "late, from random weights": ("late", None, "random"),
 }
@@ -64,7 +65,7 @@ def recipe_of(arm: str, seed: int, folders: dict[str, Path]) -> Recipe:
     objective, init, start = ARMS[arm]
     name = "mini-base" if objective == "late" else "mini-base-early"
     changes: dict[str, Any] = {"seed": seed, "train": WATCHED, "budget": {"steps": STEPS}}
-    changes["encoder"] = {"init": str(folders[init])} if init else {"start": start}
+    changes["encoder"] = {"start": start, **({"init": str(folders[init])} if init else {})}
     return load_recipe(name, changes)
 
 

@@ -13,8 +13,9 @@ from latemask.ground.errors import TimeIsUp
 from latemask.masking.samples import SampleDataset
 from latemask.model import build_model, complete_recipe
 from latemask.recipe import BudgetRecipe, EncoderRecipe
-from latemask.starts import STARTS, Corpus, start
+from latemask.starts import STARTS, Corpus, start, start_head
 from latemask.text import Mixture
+from latemask.text.neighbours import neighbours_of
 from tests.conftest import FAMILIES, joining, tiny_recipe
 
 
@@ -30,11 +31,16 @@ def encoder(start="random", **changes) -> EncoderRecipe:
 def started(recipe, mixture):
     """A model of the recipe, and the same before its start."""
     recipe = complete_recipe(recipe, mixture.vocabulary)
+    models = built_twice(recipe, mixture)
+    start(models[0], recipe, mixture)
+    return models
+
+
+def built_twice(recipe, mixture):
     models = []
     for _ in range(2):
         torch.manual_seed(recipe.seed)
         models.append(build_model(recipe, mixture.vocabulary))
-    start(models[0], recipe, mixture)
     return models
 
 
@@ -131,6 +137,42 @@ def test_too_little_text_is_said_and_starts_at_random(mixture, monkeypatch, caps
     monkeypatch.setattr(starts, "_FEWEST_TOKENS", 10**6)
     assert changed(*started(tiny_recipe(encoder=encoder("corpus")), mixture)) == set()
     assert "starting at random" in capsys.readouterr().err
+
+
+# The head of an encoder that had none
+
+
+@pytest.fixture
+def bare_encoder(data, tmp_path):
+    """An encoder of some training, without a head."""
+    return pretrain(tiny_run(), data=data.folder, out=tmp_path / "bare").encoder
+
+
+def test_a_new_head_begins_with_the_frequencies_and_compares_states_as_they_are(mixture, bare_encoder):
+    recipe = complete_recipe(tiny_recipe(encoder=encoder("corpus", init=str(bare_encoder))), mixture.vocabulary)
+    model, before = built_twice(recipe, mixture)
+    assert start_head(model, recipe, mixture) == "corpus"
+    assert changed(model, before) == {"head.bias", "head.dense.weight"}
+    assert torch.equal(model.head.dense.weight, torch.eye(32))
+    tokens = torch.from_numpy(neighbours_of(mixture).frequencies)
+    assert int(model.head.bias[: len(tokens)].argmax()) == int(tokens.argmax())
+
+
+def test_a_run_whose_start_is_random_draws_its_new_head_too(mixture, bare_encoder):
+    recipe = complete_recipe(tiny_recipe(encoder=encoder("random", init=str(bare_encoder))), mixture.vocabulary)
+    model, before = built_twice(recipe, mixture)
+    assert start_head(model, recipe, mixture) == "random"
+    assert changed(model, before) == set()
+
+
+def test_a_run_begins_with_the_new_head_and_says_so(data, tmp_path, bare_encoder, capsys):
+    losses = {}
+    for name in ("random", "corpus"):
+        recipe = replace(tiny_run(), encoder=encoder(name, init=str(bare_encoder)), budget=BudgetRecipe(steps=1))
+        run = pretrain(recipe, data=data.folder, out=tmp_path / name)
+        losses[name] = next(row["eval_loss"] for row in run.metrics() if row["step"] == 0)
+    assert losses["corpus"] < losses["random"] - 0.5
+    assert capsys.readouterr().err.count("the new head starts with how frequent each token is") == 1
 
 
 def test_every_start_says_what_it_is():

@@ -1,12 +1,13 @@
-"""Starts: the first weights of a new encoder. One function each; `random` leaves what transformers drew.
+"""Starts: the first weights of a new encoder, one function each, and the new head of an encoder that had none.
 
-What can be counted in the corpus need not be learnt: which words are frequent, and which stand near which. Importing
-this loads no torch. W vocabulary, D width.
+`random` leaves what transformers drew. What can be counted in the corpus need not be learnt: which words are frequent,
+and which stand near which. Importing this loads no torch. W vocabulary, D width.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,7 @@ _LAYERS_AT_THE_END = 2  # where no objective says which layers the [MASK]s join
 
 
 def start(model: Any, recipe: Recipe, data: Mixture) -> str:
-    """Give a new encoder its first weights; return the name of the start it got.
-
-    The first process finds them, and the others get the same bits.
-    """
+    """Give a new encoder its first weights; return the name of the start it got."""
     name = recipe.encoder.start
 
     def by_the_first() -> str:
@@ -44,8 +42,23 @@ def start(model: Any, recipe: Recipe, data: Mixture) -> str:
             say(f"{error}: starting at random")
             return "random"
 
-    if name == "random":
+    return name if name == "random" else _given(model, by_the_first)
+
+
+def start_head(model: Any, recipe: Recipe, data: Mixture) -> str:
+    """Give an encoder that was trained, but has no head, a new one; return the name of the start it got."""
+    name = recipe.encoder.start
+
+    def by_the_first() -> str:
+        set_frequencies(model, Corpus(data))
+        read_as_it_is(model)
         return name
+
+    return name if name == "random" else _given(model, by_the_first)
+
+
+def _given(model: Any, by_the_first: Callable[[], str]) -> str:
+    """Let the first process find the weights; the others get the same bits."""
     import torch
 
     with torch.no_grad():
@@ -85,6 +98,13 @@ class Corpus:
         from latemask.text.neighbours import neighbours_of  # scipy: not for --help
 
         return neighbours_of(self.data)
+
+    @cached_property
+    def frequencies(self) -> np.ndarray:
+        """How often each token occurs [W]; soon counted, however little text there is."""
+        from latemask.text.neighbours import frequencies_of
+
+        return frequencies_of(self.data)
 
     def vectors(self, width: int) -> np.ndarray:
         """Return a vector of length one for every token [W, D], zero where too little is known of it."""
@@ -135,7 +155,7 @@ def set_frequencies(model: Any, corpus: Corpus) -> None:
 
     if model.head.bias is None:
         return
-    counts = torch.from_numpy(corpus.neighbours.frequencies).double()
+    counts = torch.from_numpy(corpus.frequencies).double()
     logs = (counts + 0.5).log()
     model.head.bias[: len(logs)] = logs - (logs * counts).sum() / counts.sum()  # near 0, where numbers are exact
 
@@ -160,7 +180,7 @@ def typical_word(model: Any, corpus: Corpus) -> Tensor:
     """Return twice the mean of all words, by frequency: it attends as a word does."""
     import torch
 
-    shares = torch.from_numpy(corpus.neighbours.frequencies / corpus.neighbours.frequencies.sum()).to(model.words)
+    shares = torch.from_numpy(corpus.frequencies / corpus.frequencies.sum()).to(model.words)
     return 2 * shares @ model.words[: len(shares)]
 
 

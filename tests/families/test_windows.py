@@ -52,9 +52,11 @@ def slow_attention(queries, keys, values, at, to, window):
     return out.transpose(1, 2).flatten(2)
 
 
+@pytest.mark.parametrize("way", ["_by_kernel", "_by_products"])
 @pytest.mark.parametrize("which", ["all", "some queries", "keys out of order"])
 @pytest.mark.parametrize("window", [1, 5, 40])
-def test_blocks_compute_what_a_slow_loop_does(which, window):
+def test_blocks_compute_what_a_slow_loop_does(which, window, way, monkeypatch):
+    monkeypatch.setattr(sight, "_by_kernel", getattr(sight, way))
     torch.manual_seed(0)
     length = 200
     positions = torch.stack([torch.randperm(300)[:length].sort().values for _ in range(2)])
@@ -70,6 +72,27 @@ def test_blocks_compute_what_a_slow_loop_does(which, window):
     assert facts.block_of(length, window)
     ours = attention(queries, keys, values, at, to, window=window)
     torch.testing.assert_close(ours, slow_attention(queries, keys, values, at, to, window), rtol=1e-4, atol=1e-5)
+
+
+def test_in_half_precision_blocks_are_as_exact_as_half_precision_is():
+    torch.manual_seed(0)
+    places = Places(torch.arange(200).expand(2, -1))
+    given = [torch.randn(2, 3, 200, 8) for _ in range(3)]
+    ours = attention(*(states.bfloat16() for states in given), places, places, window=5)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.float(), slow_attention(*given, places, places, 5), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("way", ["_by_kernel", "_by_products"])
+def test_dropout_falls_on_what_blocks_attend_to(way, monkeypatch):
+    monkeypatch.setattr(sight, "_by_kernel", getattr(sight, way))
+    torch.manual_seed(0)
+    places = Places(torch.arange(200).expand(2, -1))
+    queries, keys = (torch.randn(2, 3, 200, 8) for _ in range(2))
+    ones = torch.ones(2, 3, 200, 8)
+    sums = attention(queries, keys, ones, places, places, window=20, dropout=0.5)
+    assert sums.std() > 0.1
+    assert sums.mean().item() == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("two_way", [False, True])

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from latemask.text import Mixture, PreparedData, neighbours, prepare
-from latemask.text.neighbours import NEAREST, count_neighbours, neighbours_of
+from latemask.text.neighbours import NEAREST, count_neighbours, frequencies_of, neighbours_of
 from latemask.text.rows import Shard
 
 
@@ -87,6 +87,12 @@ def test_an_empty_text_has_no_neighbours():
     counted = count_neighbours([], 2, 40)
     assert (counted.tokens, counted.following.nnz) == (0, 0)
     assert counted.following.shape == (40, 40)
+
+
+def test_frequencies_alone_are_those_counted_with_the_pairs(own_data):
+    mixture = Mixture.open(own_data.folder)
+    for tokens in (1000, 1 << 26):
+        np.testing.assert_array_equal(frequencies_of(mixture, tokens), neighbours_of(mixture, tokens).frequencies)
 
 
 # Kept beside the data
@@ -185,7 +191,9 @@ def test_a_mixture_counts_every_part_by_its_weight(own_data, corpus, tmp_path):
     text = corpus.read_text("utf-8")
     (tmp_path / "half.txt").write_text(text[: len(text) // 2], "utf-8")
     other = prepare([tmp_path / "half.txt"], out=tmp_path / "half", tokenizer=str(own_data.tokenizer_folder))
-    mixed = neighbours_of(Mixture.open([f"{own_data.folder}:0.25", f"{other.folder}:0.75"]))
+    mixture = Mixture.open([f"{own_data.folder}:0.25", f"{other.folder}:0.75"])
+    mixed = neighbours_of(mixture)
+    np.testing.assert_array_equal(frequencies_of(mixture), mixed.frequencies)
     own, others = (neighbours_of(Mixture.open(one.folder)) for one in (own_data, other))
     share = mixed.frequencies / mixed.frequencies.sum()
     expected = 0.25 * own.frequencies / own.tokens + 0.75 * others.frequencies / others.tokens

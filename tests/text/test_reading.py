@@ -1,11 +1,13 @@
 """Reading: all formats, plain and compressed; what cannot be read is named by file and line."""
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -226,6 +228,14 @@ def test_a_vanished_file_is_named(tmp_path):
     path.unlink()
     with pytest.raises(UserError, match=r"a\.txt: cannot be read \(No such file"):
         list(reader.run())
+
+
+def test_a_full_disk_is_not_taken_for_a_file_that_cannot_be_read(tmp_path):
+    meter = Meter()
+    meter.show = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    pieces = group_pieces(find_sources([write(tmp_path / "a.txt", "text")]))
+    with pytest.raises(OSError, match="No space left"):
+        list(FilesReader(pieces, Problems(), meter).run())
 
 
 def test_documents_and_lines_of_any_length_are_cut_and_nothing_is_lost(tmp_path, monkeypatch):

@@ -121,12 +121,13 @@ class Layer:
         return (queries + keys) * self.d + self.h * queries * keys if scores else 0
 
     def _window_kept(self, queries: int, keys: int) -> float:
-        """Blocks of queries with three blocks of keys and values each, and a byte for every pair."""
+        """Blocks of queries with three blocks of keys and values each, a byte for every pair, and what each weighs (in
+        fp32 a kernel keeps no weights: there it is less)."""
         block = block_of(keys, self.window or 0)
         if block is None:
             return queries * keys / 4
         padded = -(-keys // block) * block
-        return padded * (7 * self.d + 3 * block / 4)
+        return padded * (8 * self.d + 3 * block * (self.h + 1 / 4))
 
 
 @dataclass(frozen=True)

@@ -114,48 +114,65 @@ def _in_blocks(
     import torch
     from torch.nn import functional as F
 
-    heads, width = keys.shape[1], keys.shape[3]
-    queries, keys, values = (states.transpose(1, 2) for states in (queries, keys, values))  # [B, S, H, D/H]
     positions = to.positions
     if not to.ordered:
         order = positions.argsort(1)
         positions = positions.gather(1, order)
-        keys, values = (_rows(states, order) for states in (keys, values))
+        keys, values = (states.gather(2, _alike(order, states)) for states in (keys, values))
     slots = None
     if at.positions is not to.positions or not to.ordered:  # every query to where its position stands among the keys
         slots = torch.searchsorted(positions, at.positions.contiguous())
-        everywhere = queries.new_zeros(keys.shape[0], keys.shape[1], heads, width)
-        queries = everywhere.scatter(1, slots[:, :, None, None].expand(-1, -1, heads, width), queries)
+        queries = torch.zeros_like(keys).scatter(2, _alike(slots, keys), queries)
 
-    blocks = -(-keys.shape[1] // block)
-    own, *near = (_blocked(states, blocks, block) for states in (queries, keys, values))
-    given = [states.flatten(0, 1).transpose(1, 2) for states in (own, *map(_with_neighbours, near))]
-    places = F.pad(positions, (0, blocks * block - positions.shape[1]), value=_NOWHERE).unflatten(1, (blocks, block))
-    seen = _within(places, _with_neighbours(places, _NOWHERE), window).flatten(0, 1)[:, None]
-    attended = F.scaled_dot_product_attention(
-        given[0], given[1], given[2], attn_mask=seen, dropout_p=dropout, scale=scale
-    )
-    merged = merge_heads(attended).unflatten(0, (-1, blocks)).flatten(1, 2)[:, : positions.shape[1]]
+    blocks = -(-keys.shape[2] // block)
+    beyond = blocks * block - keys.shape[2]
+    if beyond:  # padding by nothing would copy
+        queries, keys, values = (F.pad(states, (0, 0, 0, beyond)) for states in (queries, keys, values))
+    own, *near = (states.unflatten(2, (blocks, block)) for states in (queries, keys, values))
+    places = F.pad(positions, (0, beyond), value=_NOWHERE).unflatten(1, (blocks, block))[:, None]
+    seen = _within(places, _with_neighbours(places, _NOWHERE), window)
+    attend = _by_products if keys.dtype == torch.bfloat16 and keys.device.type == "cpu" else _by_kernel
+    attended = attend(own, _with_neighbours(near[0]), _with_neighbours(near[1]), seen, scale, dropout)
+    merged = merge_heads(attended.flatten(2, 3))[:, : positions.shape[1]]
     return merged if slots is None else _take(merged, slots)
 
 
-def _rows(states: Tensor, slots: Tensor) -> Tensor:
-    """Gather [B, n, H, D/H] of [B, S, H, D/H]."""
-    return states.gather(1, slots[:, :, None, None].expand(-1, -1, *states.shape[2:]))
+def _alike(slots: Tensor, states: Tensor) -> Tensor:
+    """Spread slots [B, n] over the heads and the width of states [B, H, S, D/H]."""
+    return slots[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])
 
 
-def _blocked(states: Tensor, blocks: int, block: int) -> Tensor:
-    """[B, S, H, D/H] → [B, blocks, block, H, D/H], with zeros at the end."""
+def _by_products(
+    queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scale: float | None, dropout: float
+) -> Tensor:
+    """Attend block by block, all [B, H, blocks, …, D/H]: in bf16 twice as fast as torch's kernel for CPUs."""
+    import torch
     from torch.nn import functional as F
 
-    return F.pad(states, (0, 0, 0, 0, 0, blocks * block - states.shape[1])).unflatten(1, (blocks, block))
+    scores = torch.matmul(queries * (scale or queries.shape[-1] ** -0.5), keys.transpose(-1, -2))
+    weights = scores.masked_fill_(~seen, float("-inf")).softmax(-1).to(values.dtype)
+    return torch.matmul(F.dropout(weights, dropout), values)
+
+
+def _by_kernel(
+    queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scale: float | None, dropout: float
+) -> Tensor:
+    """The same by torch's kernel, which keeps no weights; it wants four dimensions."""
+    from torch.nn import functional as F
+
+    given = [states.transpose(1, 2).flatten(0, 1) for states in (queries, keys, values)]
+    mask = seen.transpose(1, 2).flatten(0, 1)
+    attended = F.scaled_dot_product_attention(
+        given[0], given[1], given[2], attn_mask=mask, dropout_p=dropout, scale=scale
+    )
+    return attended.unflatten(0, (len(seen), -1)).transpose(1, 2)
 
 
 def _with_neighbours(blocks: Tensor, beyond: float = 0) -> Tensor:
-    """[B, blocks, block, …] → [B, blocks, 3 × block, …]: each with the block before and the one behind."""
+    """[B, H, blocks, block, …] → [B, H, blocks, 3 × block, …]: each with the block before and the one behind."""
     import torch
 
-    outside = torch.full_like(blocks[:, :1], beyond)
-    before = torch.cat((outside, blocks[:, :-1]), dim=1)
-    behind = torch.cat((blocks[:, 1:], outside), dim=1)
-    return torch.cat((before, blocks, behind), dim=2)
+    outside = torch.full_like(blocks[:, :, :1], beyond)
+    before = torch.cat((outside, blocks[:, :, :-1]), dim=2)
+    behind = torch.cat((blocks[:, :, 1:], outside), dim=2)
+    return torch.cat((before, blocks, behind), dim=3)

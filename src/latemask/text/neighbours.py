@@ -60,13 +60,35 @@ def neighbours_of(data: Mixture, tokens: int = MOST_TOKENS) -> Neighbours:
     each = [_of_part(part, tokens) for part in data.parts]
     if len(each) == 1:
         return each[0]
-    scales = [weight / max(one.tokens, 1) for one, weight in zip(each, data.weights, strict=True)]
-    total = sum(one.tokens for one in each)
-    return Neighbours(
-        total,
-        sum(one.frequencies * (scale * total) for one, scale in zip(each, scales, strict=True)),
-        sum((one.following * (scale * total) for one, scale in zip(each, scales, strict=True)), start=0),
-    )
+    frequencies = _mixed([one.frequencies for one in each], data.weights)
+    scales = _scales([one.tokens for one in each], data.weights)
+    following = sum((one.following * scale for one, scale in zip(each, scales, strict=True)), start=0)
+    return Neighbours(sum(one.tokens for one in each), frequencies, following)
+
+
+def frequencies_of(data: Mixture, tokens: int = MOST_TOKENS) -> np.ndarray:
+    """Return how often each token occurs [W], as counted with its neighbours."""
+    each = [_frequencies(part_of(part.shards("train"), tokens), part) for part in data.parts]
+    return each[0] if len(each) == 1 else _mixed(each, data.weights)
+
+
+def _frequencies(shards: Sequence[Shard], data: PreparedData) -> np.ndarray:
+    dtype, size = np.dtype(f"<u{data.token_bytes}"), data.vocabulary.size
+    counts: np.ndarray = np.zeros(size, np.int64)
+    for shard in shards:
+        if shard.tokens:
+            counts += np.bincount(shard.map(dtype), minlength=size)
+    return counts
+
+
+def _scales(totals: Sequence[int], weights: Sequence[float]) -> list[float]:
+    """Return by what the counts of each part are multiplied, so that it counts by its weight."""
+    return [weight / max(total, 1) * sum(totals) for total, weight in zip(totals, weights, strict=True)]
+
+
+def _mixed(each: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    scales = _scales([int(one.sum()) for one in each], weights)
+    return np.sum([one * scale for one, scale in zip(each, scales, strict=True)], axis=0)
 
 
 def _of_part(data: PreparedData, tokens: int) -> Neighbours:

@@ -6,6 +6,7 @@ number, know no tabs, and hold a line of any length in memory: ours name it, cou
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import json
@@ -86,6 +87,8 @@ class FilesReader(BaseReader):
         except UserError:
             raise
         except Exception as error:  # decompressors, pyarrow and the clients of file systems have kinds of their own
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise  # it was not reading: a file unpacked aside, or the note of how far we are
             raise explain(error, piece.source) from error
 
     def _open(self, piece: Piece) -> Iterator[Section]:

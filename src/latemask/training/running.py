@@ -37,7 +37,7 @@ from latemask.model import build_model, model_like
 from latemask.recipe import OBJECTIVES, load_recipe
 from latemask.reporting import write_page
 from latemask.run_folder import RunFolder, step_of
-from latemask.starts import start
+from latemask.starts import start, start_head
 from latemask.text.tokenizer import copy_tokenizer
 from latemask.training.branching import Branch
 from latemask.training.calibration import measured_peak
@@ -164,7 +164,7 @@ def _trained(job: Job, run: RunFolder, stop: StopRequest, on_nan: str) -> Loop:
         checkpoint, left_out = decided_by_the_first(lambda: _from_where(run))
         tries[checkpoint] += 1
         model = model_of(job, checkpoint)
-        if checkpoint is None and job.recipe.encoder.init is None:
+        if checkpoint is None and not model.has_trained_head:
             _give_first_weights(job, run, model)
         loop = loop_of(job, model, checkpoint)
         _announce(job, run, loop)
@@ -212,7 +212,11 @@ def model_of(job: Job, checkpoint: Path | None) -> Any:
 
 
 def _give_first_weights(job: Job, run: RunFolder, model: Any) -> None:
-    """Start a new encoder, and note how: too little text is one reason why the recipe is not followed."""
+    """Start what is new, and note how: too little text is one reason why the recipe is not followed."""
+    if job.recipe.encoder.init:
+        if start_head(model, job.recipe, job.data) != "random":
+            say("the new head starts with how frequent each token is in the data")
+        return
     began = time.monotonic()
     name = start(model, job.recipe, job.data)
     seconds = time.monotonic() - began
