@@ -354,8 +354,9 @@ def write_report(run: RunFolder) -> None:
 def _finished(job: Job, run: RunFolder, loop: Loop, weights: Any) -> None:
     aside = run.path / ".model"
     shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)  # first: beside our config it would warn
     loop.model.save_pretrained(str(aside), state_dict=weights)
-    copy_tokenizer(job.data.tokenizer_folder, aside, job.recipe.max_length)
     seal(aside)
     replace_folder(aside, run.model)  # one may be there: a crash before the run was marked finished
     run.update(tokens=job.tokens(job.steps), flops=job.flops(job.steps))
