@@ -13,24 +13,22 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from latemask.ground.files import write_json_atomically
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.mini_runs import UNIT, grammar_of, in_processes, keep, markdown, prepare_everything, read_all
+
 from latemask.recipe import STARTS, load_recipe
 from latemask.run_folder import RunFolder
 
 RECORDS = Path(__file__).parent / "starts"
-UNIT = 7.5e13  # FLOPs: an eighth of docs/study.md's C
-PAIRS_EVERY = 5  # of BLiMP's pairs: 100 of each paradigm
 AGREEMENT = ("subject_verb_agreement", "determiner_noun_agreement", "anaphor_agreement")
 TAG_SENTENCES = 4000
 PROBE_SENTENCES = 1500
@@ -150,7 +148,7 @@ def register() -> None:
 
 def judged(name: str, start: str, objective: str, seed: int, flops: float, work: Path, shared: Path) -> dict[str, Any]:
     """Pre-train, then ask the model for everything; what is there already is not done again."""
-    from latemask import grammar, pretrain
+    from latemask import pretrain
     from latemask.budget.flops import with_budget
 
     recipe_name = "mini-base" if objective == "late" else "mini-base-early"
@@ -161,7 +159,7 @@ def judged(name: str, start: str, objective: str, seed: int, flops: float, work:
     run = RunFolder(work / "runs" / name)
     pretrain(recipe, data=work / "data", out=run.path, resume=run.recipe_file.is_file())
     rows, record = run.metrics(), run.record
-    (scored,) = grammar([str(run.path)], pairs=work / "pairs.tsv", out=work / "grammar" / name, no_control=True)
+    scored = grammar_of(run, work, name)
     terms = {term: round(found["mean"], 2) for term, found in scored["terms"].items()}
     return {
         "start": start,
@@ -249,46 +247,11 @@ def sentences(file: Path) -> list[tuple[list[str], list[str]]]:
 # All runs
 
 
-def prepare_everything(shared: Path, work: Path) -> None:
-    """Prepare corpus and pairs, unless they are there."""
-    work.mkdir(parents=True, exist_ok=True)
-    if not (work / "data" / "manifest.json").is_file():
-        words = ["prepare", str(shared / "corpus"), "--out", str(work / "data"), "--vocab-size", "12544"]
-        subprocess.run([sys.executable, "-m", "latemask", *words], check=True)
-    if not (work / "pairs.tsv").is_file():
-        lines = gzip.decompress((shared / "grammar" / "blimp.tsv.gz").read_bytes()).decode().split("\n")[:-1]
-        (work / "pairs.tsv").write_text("\n".join([lines[0], *lines[1::PAIRS_EVERY]]) + "\n", "utf-8")
-
-
-def run_all(names: list[str], arguments: Any) -> None:
-    """Run and judge what has no record yet, some processes at a time."""
-
-    def one(name: str) -> None:
-        record = RECORDS / f"{name}.json"
-        if record.is_file():
-            return
-        print(f"{time.strftime('%H:%M:%S')}  {name}", file=sys.stderr, flush=True)
-        log = arguments.work / "logs" / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        words = ["--one", name, "--shared", arguments.shared, "--work", arguments.work, "--flops", arguments.flops]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with log.open("ab") as file:
-            done = subprocess.run(
-                [sys.executable, __file__, *map(str, words)], stdout=file, stderr=file, env=environment, check=False
-            )
-        print(f"{time.strftime('%H:%M:%S')}  {name} ended ({done.returncode})", file=sys.stderr, flush=True)
-
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        list(pool.map(one, names))
-
-
 def one_run(name: str, arguments: Any) -> None:
     """In a process of its own: one run and its record."""
     start, objective, seed = name.removeprefix(prefix(arguments.flops)).rsplit("-", 2)
     record = judged(name, start, objective, int(seed), arguments.flops, arguments.work, arguments.shared)
-    commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False)
-    RECORDS.mkdir(exist_ok=True)
-    write_json_atomically(RECORDS / f"{name}.json", {**record, "commit": commit.stdout.strip()})
+    keep(RECORDS, name, record)
 
 
 def prefix(flops: float) -> str:
@@ -299,14 +262,11 @@ def prefix(flops: float) -> str:
 def table() -> str:
     """Return the records as Markdown, a line for each arm: means over its seeds, and every seed's loss."""
     arms: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for file in sorted(RECORDS.glob("*.json")):
-        found = json.loads(file.read_text("utf-8"))
+    for found in read_all(RECORDS):
         arms.setdefault((f"{found['flops']:.2g}", found["objective"], found["start"]), []).append(found)
-    lines = [
-        "| start | objective | FLOPs | loss, by seed | BLiMP | subject-verb | determiner-noun | anaphor | tags "
-        "| tags by layer: 0, 4, 8, last |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    terms = ["subject-verb", "determiner-noun", "anaphor"]
+    header = ["start", "objective", "FLOPs", "loss, by seed", "BLiMP", *terms, "tags", "tags by layer: 0, 4, 8, last"]
+    rows = []
     for (flops, objective, start), records in sorted(arms.items()):
         losses = ", ".join(f"{found['validation'][-1][1]:.3f}" for found in records)
         columns = [
@@ -316,8 +276,8 @@ def table() -> str:
         ]
         layers = np.mean([found["tags_by_layer"] for found in records], axis=0)[[0, 4, 8, -1]]
         cells = [f"`{start}`", objective, flops, losses, *(f"{np.mean(column):.1f}" for column in columns)]
-        lines.append(f"| {' | '.join(cells)} | {', '.join(f'{layer:.1f}' for layer in layers)} |")
-    return "\n".join(lines)
+        rows.append([*cells, ", ".join(f"{layer:.1f}" for layer in layers)])
+    return markdown(header, rows)
 
 
 def main() -> None:
@@ -339,10 +299,9 @@ def main() -> None:
         return
     if not arguments.summarise:
         prepare_everything(arguments.shared, arguments.work)
-        run_all(
-            [f"{prefix(arguments.flops)}{arm}-{seed}" for seed in range(arguments.seeds) for arm in arguments.only],
-            arguments,
-        )
+        names = [f"{prefix(arguments.flops)}{arm}-{seed}" for seed in range(arguments.seeds) for arm in arguments.only]
+        words = ["--shared", arguments.shared, "--flops", arguments.flops]
+        in_processes(__file__, names, RECORDS, arguments.work, words, arguments.jobs)
     print(table())
 
 
