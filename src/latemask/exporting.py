@@ -11,6 +11,7 @@ from latemask.card import model_card
 from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.ground.files import replace_folder
+from latemask.recipe import load_recipe
 from latemask.run_folder import RunFolder
 from latemask.text.tokenizer import copy_tokenizer
 
@@ -26,7 +27,15 @@ def export(run: Path, *, out: Path, layers: int | None = None, mlm: bool = False
             have had [MASK]s in its input, from the beginning or at the end (`pretrain --finish-early`).
         overwrite: Replace an encoder that is there.
     """
-    folder, out = RunFolder(Path(run)), Path(out)
+    out = Path(out)
+    write_stock(Path(run), out, layers, mlm, overwrite)
+    say(f"exported: {out}")
+    return out
+
+
+def write_stock(run: Path, out: Path, layers: int | None = None, mlm: bool = False, overwrite: bool = False) -> None:
+    """Write the folder; the run may be the user's wish, or only a step on the way to something else."""
+    folder = RunFolder(run)
     source = folder.newest_model()
     from latemask.model import load_model, masked_language_model  # not for --help: it loads torch
 
@@ -53,7 +62,6 @@ def export(run: Path, *, out: Path, layers: int | None = None, mlm: bool = False
     replace_folder(aside, out)
     if source.parent == folder.checkpoints:
         say(f"the run is not finished: exported its checkpoint {source.name}")
-    return out
 
 
 def _refuse_what_knows_no_mask(run: RunFolder, model: Any, layers: int | None) -> None:
@@ -61,10 +69,21 @@ def _refuse_what_knows_no_mask(run: RunFolder, model: Any, layers: int | None) -
         raise UserError("--mlm with --layers: the head reads the last layer; leave one out")
     if not model.objective.mask_in_input:
         raise UserError(
-            f"{run.path} never had [MASK]s in its input, and its encoder has to learn its mask token: pretrain with "
-            f"--finish-early 0.05, or give this run such an end (pretrain --branch {shlex.quote(str(run.path))} "
-            "--finish-early 0.05 and a larger budget)"
+            f"{run.path} never had [MASK]s in its input, and its encoder has to learn its mask token: {_advice(run)}"
         )
+
+
+def _advice(run: RunFolder) -> str:
+    """Say how a run comes to a masked language model."""
+    if not run.recipe_file.is_file():
+        return "pretrain with --finish-early 0.05"
+    recipe, path = load_recipe(run.recipe_file), shlex.quote(str(run.path))
+    if recipe.train.finish_early and not run.is_finished():
+        return f"it was to come at the end of the run (latemask resume {path})"
+    return (
+        f"pretrain with --finish-early 0.05, or give this run such an end (latemask pretrain {path}/recipe.yaml "
+        f"--branch {path} --finish-early 0.05, with its --data, another --out and a larger budget)"
+    )
 
 
 def _refuse_or_pass(out: Path, overwrite: bool) -> None:

@@ -206,9 +206,7 @@ class _Wish:
 def _with_recipe(recipe: Recipe, wish: _Wish) -> Plan:
     check_recipe(recipe)
     if recipe.encoder.init is not None:
-        from latemask.model.stock import checkpoint_shape  # transformers reads its config
-
-        recipe = replace(recipe, encoder=checkpoint_shape(recipe.encoder, recipe.length))
+        recipe = _going_on(recipe, recipe.encoder.init, wish.data)
     if recipe.encoder.vocab_size is None and wish.data is None:
         say(f"vocabulary unknown: planned with {DEFAULT_VOCABULARY:,} pieces (--data FOLDER or --encoder.vocab-size)")
     recipe = spelled_out(recipe, wish.vocabulary)
@@ -216,6 +214,18 @@ def _with_recipe(recipe: Recipe, wish: _Wish) -> Plan:
     wish.refuse_too_few_words(recipe)
     machine, start = wish.machine(recipe)
     return wish.plan(recipe, wish.steps(recipe, machine, start), machine, start)
+
+
+def _going_on(recipe: Recipe, init: str, data: PreparedData | None) -> Recipe:
+    """Return the recipe with the shape of the encoder that it goes on with; grown, where the data have new pieces."""
+    from latemask.model.stock import checkpoint_shape, complete_recipe  # transformers reads its config
+    from latemask.model.vocabulary import pieces_new_to
+
+    if data is None:
+        return replace(recipe, encoder=checkpoint_shape(recipe.encoder, recipe.length))
+    completed = complete_recipe(recipe, data.vocabulary)
+    pieces_new_to(init, data.tokenizer, str(data.folder))
+    return completed
 
 
 def _without_recipe(wish: _Wish, json: bool) -> Plan:

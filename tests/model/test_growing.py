@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from latemask import UserError, prepare, pretrain
+from latemask import UserError, plan, prepare, pretrain
 from latemask.ground.errors import TimeIsUp
 from latemask.model import build_model, load_model
 from latemask.model.growing import grown
@@ -17,7 +17,7 @@ from latemask.text import Mixture
 from latemask.text.tokenizer import load_tokenizer
 from latemask.training.job import plan_job
 from tests.conftest import tiny_recipe
-from tests.text.kinds_of_tokenizers import save
+from tests.text.kinds_of_tokenizers import make, save
 
 PLAIN = "the old friends return in the morning"
 
@@ -167,3 +167,22 @@ def test_another_tokenizer_is_refused_with_both_remedies(start, tmp_path, corpus
     other = prepare(corpus_of_new_words, out=tmp_path / "other", vocab_size=320)
     with pytest.raises(UserError, match=r"another tokenizer.*--tokenizer.*--extend"):
         job_of((folder, other))
+    recipe = tiny_recipe(budget=BudgetRecipe(steps=2), encoder=EncoderRecipe(init=str(folder)))
+    with pytest.raises(UserError, match=r"another tokenizer.*--tokenizer.*--extend"):
+        plan(recipe, data=other.folder)
+
+
+def test_what_goes_on_with_new_pieces_can_be_planned(start):
+    folder, data = start
+    recipe = tiny_recipe(budget=BudgetRecipe(steps=2), encoder=EncoderRecipe(init=str(folder)))
+    assert plan(recipe, data=data.folder).recipe.encoder.vocab_size == job_of(start).recipe.encoder.vocab_size
+
+
+def test_a_table_that_is_too_small_for_its_own_tokenizer_is_refused(tmp_path, corpus_of_new_words):
+    tokenizer = make("bert")
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer) - 20, hidden_size=32, num_attention_heads=2)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "stock")
+    save("bert", tmp_path / "stock")
+    data = prepare(corpus_of_new_words, out=tmp_path / "data", tokenizer=tmp_path / "stock")
+    with pytest.raises(UserError, match=r"has \d+ rows in its word table, and its tokenizer \d+ pieces"):
+        job_of((tmp_path / "stock", data))

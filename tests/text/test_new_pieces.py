@@ -157,6 +157,15 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, text):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta"])
+def test_indents_and_rules_are_no_words(kind):
+    texts = ["word\n        +-----------+-----------+\n\n\t\t~~~~~~~~ haemoglobin erythrocyte mitosis"] * 5
+    new, extension = extended(load_tokenizer(save(kind, mkdtemp())), kind, texts, 2)
+    added = new.convert_ids_to_tokens(range(extension.base_pieces, len(new)))
+    assert added
+    assert all(any(letter.isalpha() for letter in new.decode([number])) for number in new.convert_tokens_to_ids(added))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -165,6 +174,8 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, text):
         ({"extend": "x", "new_pieces": 5, "tokenizer": "y"}, "--tokenizer does not go with --extend"),
         ({"extend": "x", "new_pieces": 5, "vocab_size": 500}, "--vocab-size does not go with --extend"),
         ({"extend": "x", "new_pieces": 0}, "--new-pieces 0: one at least"),
+        ({"extend": "", "new_pieces": 5}, "--extend is empty"),
+        ({"tokenizer": ""}, "--tokenizer is empty"),
         ({"extend": "x", "new_pieces": 5}, "no tokenizer at 'x'"),
         ({"extend": "BASE", "new_pieces": 2**25}, "no room, a vocabulary has 16,777,216"),
         ({"extend": "BASE", "new_pieces": 5000}, r"less than --new-pieces 5000: pass --new-pieces \d+"),

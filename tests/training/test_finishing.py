@@ -137,6 +137,29 @@ def test_without_such_an_end_a_masked_language_model_is_refused(data, tmp_path):
     assert not (tmp_path / "mlm").exists()
     with pytest.raises(UserError, match="--mlm with --layers"):
         export(late.path, out=tmp_path / "mlm", mlm=True, layers=1)
+    with pytest.raises(UserError, match=r"mask token: pretrain with --finish-early 0\.05$"):
+        export(late.model, out=tmp_path / "mlm", mlm=True)
+
+
+def test_such_an_end_comes_behind_what_was_done_and_takes_steps_of_its_own(data, tmp_path):
+    late = pretrain(replace(tiny_recipe(), budget=BudgetRecipe(steps=2)), data=data.folder, out=tmp_path / "late")
+    recipe = load_recipe(late.recipe_file)
+    with pytest.raises(UserError, match="pays for 2 steps in all, and the branch begins at step 2: raise it"):
+        pretrain(recipe, data=data.folder, out=tmp_path / "end", branch=str(late.path), finish_early=0.5)
+    end = pretrain(recipe, data=data.folder, out=tmp_path / "end", branch=str(late.path), finish_early=0.5, max_steps=4)
+    assert export(end.path, out=tmp_path / "mlm", mlm=True).is_dir()
+
+
+def test_a_run_that_was_stopped_before_it_is_told_to_go_on(data, tmp_path):
+    with pytest.raises(TimeIsUp):
+        pretrain(finishing(), data=data.folder, out=tmp_path / "run", stop_after="0s")
+    with pytest.raises(UserError, match="at the end of the run \\(latemask resume "):
+        export(tmp_path / "run", out=tmp_path / "mlm", mlm=True)
+
+
+def test_masks_that_stand_in_the_input_anyway_have_no_such_end(data, tmp_path):
+    with pytest.raises(UserError, match="--finish-early is for late masks, and this run's objective is 'early'"):
+        pretrain(tiny_recipe(objective="early"), data=data.folder, out=tmp_path / "run", finish_early=0.1)
 
 
 def test_a_late_run_is_given_such_an_end_by_a_branch(data, tmp_path):

@@ -24,7 +24,7 @@ from transformers import set_seed as set_all_seeds
 
 from latemask.evaluation.identity import RANDOM, encoder_checksum
 from latemask.evaluation.tasks import Kind, Task
-from latemask.exporting import export
+from latemask.exporting import write_stock
 from latemask.ground.console import one_line, printable, say
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest
@@ -215,7 +215,9 @@ def _folder(given: str) -> Path:
         return run.encoder
     aside = tempfile.mkdtemp(prefix="latemask-")
     atexit.register(shutil.rmtree, aside, ignore_errors=True)
-    return export(path, out=Path(aside) / "encoder")
+    out = Path(aside) / "encoder"
+    write_stock(path, out)
+    return out
 
 
 def from_hub(given: str) -> Path:

@@ -44,11 +44,14 @@ def model_type(folder: Path) -> str:
     """Return what kind of model a folder says it holds."""
     path = folder / "config.json"
     try:
-        return str(json.loads(path.read_text("utf-8"))["model_type"])
+        settings = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: no model there") from None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError):
         raise UserError(f"{path} is damaged") from None
+    if not isinstance(settings, dict) or "model_type" not in settings:
+        raise UserError(f"{path} has no model_type: not a model's config, or damaged")
+    return str(settings["model_type"])
 
 
 def is_ours(folder: Path) -> bool:

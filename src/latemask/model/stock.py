@@ -43,15 +43,23 @@ def checkpoint_of(folder_or_id: str) -> str:
 
 
 def tokenizer_of(folder_or_id: str) -> str:
-    """Return where the tokenizer of an encoder is: with the data, where a run is given that is not at its end."""
-    run = RunFolder(Path(folder_or_id))
-    return str(run.tokenizer_folder(run.newest_model())) if run.recipe_file.is_file() else folder_or_id
+    """Return where the tokenizer of an encoder is: with the data, where a run or its checkpoint has none beside it."""
+    given = Path(folder_or_id)
+    run = RunFolder(given)
+    if run.recipe_file.is_file():
+        return str(run.tokenizer_folder(run.newest_model()))
+    above = RunFolder(given.parent.parent)
+    if given.parent == above.checkpoints and above.recipe_file.is_file():
+        return str(above.tokenizer_folder(given))
+    return folder_or_id
 
 
 def stock_config(folder_or_id: str) -> Any:
     """Read the config of an existing encoder; of a pre-training model of ours, that of its encoder."""
     from transformers import AutoConfig
 
+    if Path(folder_or_id).is_file():  # of which transformers would read the config, and look for weights elsewhere
+        raise UserError(f"'{folder_or_id}' is a file: give the folder with config.json and model.safetensors")
     if (Path(folder_or_id) / "config.json").is_file() and is_ours(Path(folder_or_id)):
         settings = dict(json.loads((Path(folder_or_id) / "config.json").read_text("utf-8"))["encoder"])
         return AutoConfig.for_model(settings.pop("model_type"), **settings)
@@ -103,12 +111,18 @@ def open_stock(folder_or_id: str, change: Callable[[Any], None] | None = None) -
     if change:
         change(config)
     settings = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32, "config": config}
-    settings["output_loading_info"] = True
+    settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are said below, by name
     load = partial(AutoModelForMaskedLM.from_pretrained, folder_or_id, **settings)
     stock, info = _or_say(folder_or_id, load)
     if changes := family.config_changes(info["unexpected_keys"]):
         config.update(changes)
         stock, info = _or_say(folder_or_id, load)
+    if others := sorted(info["mismatched_keys"]):
+        name, there, wanted = others[0]
+        raise UserError(
+            f"the weights in '{folder_or_id}' do not fit its config.json: {name} is {list(there)} there, and "
+            f"{list(wanted)} by the config"
+        )
     encoder, missing = stock.base_model, set(info["missing_keys"])
     body = f"{stock.base_model_prefix}."
     missing_inside = (name.removeprefix(body) for name in missing if name.startswith(body))
@@ -159,33 +173,57 @@ def _or_say(folder_or_id: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:  # transformers and safetensors raise many kinds for "not there" and "damaged"
-        path = Path(folder_or_id)
-        if (path / "encoder" / "config.json").is_file():
-            message = f"no encoder at '{path}' (did you mean '{path / 'encoder'}'?)"
-        elif kind := _kind_of_strangers(folder_or_id):
-            message = f"latemask cannot open the '{kind}' encoder at '{folder_or_id}': {STRANGERS_CODE}"
-        elif any(path.glob("*.bin")) and not any(path.glob("*.safetensors")):
-            message = (
-                f"the weights in '{path}' are a pickle, which may run code and is never read; save them as safetensors "
-                "where you trust them (transformers: model.save_pretrained)"
-            )
-        elif not path.is_dir():
-            message = f"no encoder at '{path}': not a folder here, and not reachable on the Hub"
-        else:
-            message = f"the encoder in '{path}' cannot be read: {' '.join(str(error).split())[:200]}"
-        raise UserError(message) from None
+        raise UserError(_why_it_cannot_be_read(folder_or_id, error)) from None
+
+
+def _why_it_cannot_be_read(folder_or_id: str, error: Exception) -> str:
+    """Say what is wrong with an encoder; transformers' own words are long, and about other things."""
+    path = Path(folder_or_id)
+    if (path / "encoder" / "config.json").is_file():
+        return f"no encoder at '{path}' (did you mean '{path / 'encoder'}'?)"
+    if not path.is_dir():
+        return f"no encoder at '{path}': not a folder here, and not reachable on the Hub"
+    if not (path / "config.json").is_file():
+        return f"no encoder at '{path}': the folder holds no config.json"
+    if kind := _kind_of_strangers(folder_or_id):
+        return f"latemask cannot open the '{kind}' encoder at '{folder_or_id}': {STRANGERS_CODE}"
+    if (kind := _settings_of(folder_or_id).get("model_type")) and not _is_known(kind):
+        return f"the encoder in '{path}' is of a kind that this transformers does not know, '{kind}' (newer, perhaps)"
+    has_weights = any(path.glob("*.safetensors"))
+    if any(path.glob("*.bin")) and not has_weights:
+        return (
+            f"the weights in '{path}' are a pickle, which may run code and is never read; save them as safetensors "
+            "where you trust them (transformers: model.save_pretrained)"
+        )
+    if not has_weights:
+        return f"no weights in '{path}': model.safetensors is missing"
+    if "header" in str(error):
+        return f"the weights in '{path}' are cut short or damaged; copy the file again"
+    return f"the encoder in '{path}' cannot be read: {' '.join(str(error).split())[:200]}"
 
 
 def _kind_of_strangers(folder_or_id: str) -> str | None:
     """Return what an encoder calls itself that transformers does not know and whose code would come with it."""
-    from transformers import CONFIG_MAPPING, PretrainedConfig
+    settings = _settings_of(folder_or_id)
+    kind = settings.get("model_type") or "nameless"
+    return kind if "auto_map" in settings and not _is_known(kind) else None
+
+
+def _is_known(kind: str) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return kind in CONFIG_MAPPING
+
+
+def _settings_of(folder_or_id: str) -> dict[str, Any]:
+    """Return what a config.json says; nothing where it is not there, or damaged: that is said elsewhere."""
+    from transformers import PretrainedConfig
 
     try:
         settings, _ = PretrainedConfig.get_config_dict(folder_or_id)
-    except Exception:  # not there, or damaged: that is said elsewhere
-        return None
-    kind = settings.get("model_type") or "nameless"
-    return kind if "auto_map" in settings and kind not in CONFIG_MAPPING else None
+    except Exception:
+        return {}
+    return dict(settings)
 
 
 def checkpoint_shape(encoder: EncoderRecipe, length: int) -> EncoderRecipe:

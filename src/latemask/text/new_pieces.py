@@ -18,7 +18,7 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -92,18 +92,26 @@ def extended(tokenizer: Any, base: str, texts: Iterable[str], wanted: int) -> tu
 
 def refuse_other_kinds(tokenizer: Any) -> None:
     """Refuse a tokenizer whose model takes no new words."""
+    if reason := _why_not(tokenizer):
+        raise UserError(
+            f"the tokenizer at '{tokenizer.name_or_path}' takes no new pieces: {reason}; use it as it is, with "
+            "--tokenizer"
+        )
+
+
+def can_extend(tokenizer: Any) -> bool:
+    """Whether a tokenizer's model takes new words."""
+    return _why_not(tokenizer) is None
+
+
+def _why_not(tokenizer: Any) -> str | None:
     backend = tokenizer.backend_tokenizer
     kind = type(backend.model).__name__
     if kind not in _ADDING:
-        raise UserError(
-            f"the tokenizer at '{tokenizer.name_or_path}' takes no new pieces: it is a {kind}, to which a word has "
-            "no parts that a new piece could begin from; use it as it is, with --tokenizer"
-        )
+        return f"it is a {kind}, to which a word has no parts that a new piece could begin from"
     if len(_words(backend, "one two three")) < 3:
-        raise UserError(
-            f"the tokenizer at '{tokenizer.name_or_path}' takes no new pieces: it does not part a text into words "
-            "before it merges; use it as it is, with --tokenizer"
-        )
+        return "it does not part a text into words before it merges"
+    return None
 
 
 def save_extended(tokenizer: Any, extension: Extension, folder: Path) -> None:
@@ -157,9 +165,19 @@ def _split_words(tokenizer: Any, counts: Counter[str]) -> dict[str, int]:
         if count < _FEWEST or len(word) > _LONGEST or word in old:
             continue
         parts = [token.id for token in tokenize(word)]
-        if len(parts) > 1 and unknown not in parts:
+        if len(parts) > 1 and unknown not in parts and _is_a_word(_decoder(tokenizer)([word])):
             found[word] = count * (len(parts) - 1)
     return found
+
+
+def _is_a_word(text: str) -> bool:
+    """Whether somebody would call it one: indents and the rules of tables save many tokens, and mean nothing."""
+    return text.isprintable() and any(letter.isalnum() for letter in text)
+
+
+def _decoder(tokenizer: Any) -> Callable[[list[str]], str]:
+    decoder = tokenizer.backend_tokenizer.decoder
+    return decoder.decode if decoder else "".join
 
 
 def _without_punctuation(counts: Counter[str]) -> Counter[str]:
@@ -196,7 +214,7 @@ def _to_bpe(model: dict[str, Any], words: list[str], parts: Any, beyond: list[tu
     special = {piece for _, piece in beyond}
     tokenize = backend.model.tokenize
     unmade = [piece for piece in model["vocab"] if piece not in special and len(tokenize(piece)) > 1]
-    decode = backend.decoder.decode if backend.decoder else "".join
+    decode = _decoder(tokenizer)
     differing = (
         [] if model["ignore_merges"] else [piece for piece in unmade if piece in _words(backend, decode([piece]))]
     )

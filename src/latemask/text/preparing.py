@@ -43,8 +43,8 @@ def prepare(
     format: Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"] | None = None,
     text_field: str = "text",
     vocab_size: int | None = None,
-    tokenizer: str | None = None,
-    extend: str | None = None,
+    tokenizer: str | Path | None = None,
+    extend: str | Path | None = None,
     new_pieces: int | None = None,
     tokenizer_sample: str = "200MB",
     normalize: Normalization = "nfc",
@@ -94,10 +94,13 @@ def prepare(
         overwrite: Replace a folder that was prepared with other settings.
     """
     _check_combination({name for name, value in locals().items() if value not in (_DEFAULTS[name], [], ())})
+    for option, place in (("--tokenizer", tokenizer), ("--extend", extend)):
+        if place is not None and not str(place):
+            raise UserError(f"{option} is empty: give a folder or a Hub id")
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
     _check_numbers(vocab_size if tokenizer is None else None, new_pieces, validation, min_chars, workers)
     if adopt:
-        return adopt_shards(Path(adopt), tokenizer, validation, overwrite)
+        return adopt_shards(Path(adopt), str(tokenizer) if tokenizer else None, validation, overwrite)
     if out is None:
         raise UserError("say where the data goes: --out")
     out = Path(out)
@@ -117,7 +120,8 @@ def prepare(
             if source.is_local and Path(source.location).resolve().is_relative_to(root):
                 raise UserError(f"{source.label} lies in --out {out}, where the result goes; choose another --out")
         corpus = Files(sources, text_field)
-    plan = TokenizerPlan(vocab_size, extend or tokenizer, _bytes(tokenizer_sample), normalize, new_pieces)
+    base = extend or tokenizer
+    plan = TokenizerPlan(vocab_size, str(base) if base else None, _bytes(tokenizer_sample), normalize, new_pieces)
     cleaning = Cleaning(min_chars, language, dedup)
     preparation = Preparation(out, corpus, cleaning, plan, validation, strict, keeps_ngrams=not no_ngrams)
     if done := _already_done(out, preparation, overwrite):

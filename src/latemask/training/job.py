@@ -8,7 +8,6 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -19,11 +18,10 @@ from latemask.ground.precision import mixed_precision
 from latemask.ground.processes import own_device, rank, world_size
 from latemask.masking.batches import Batch, Collator, MaskSchedule
 from latemask.masking.samples import SampleDataset
-from latemask.model import complete_recipe, tokenizer_of
+from latemask.model import complete_recipe
+from latemask.model.vocabulary import pieces_new_to
 from latemask.recipe import ROOT, EncoderRecipe, Recipe, Stem, batch_split, check_recipe
 from latemask.text import Mixture
-from latemask.text.new_pieces import old_parts
-from latemask.text.tokenizer import load_tokenizer
 from latemask.training.schedules import Phases
 from latemask.training.trackers import refuse_missing
 
@@ -152,7 +150,7 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
     batch_split(recipe.train, world_size())
     mixed_precision(recipe.train.precision)
     init = recipe.encoder.init
-    new_pieces = _new_pieces(init, data) if init is not None and known is None else ()
+    new_pieces = pieces_new_to(init, data.tokenizer, data.label) if init is not None and known is None else ()
     for part in data.parts:
         if not len(part.rows("train", recipe.length)):
             raise UserError(
@@ -160,8 +158,10 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
                 f"{recipe.length}; give more text or lower --length"
             )
     steps = planned_steps(recipe, stem)
-    if steps < stem.step:
-        raise UserError(f"the budget pays for {steps:,} steps in all, and the branch begins at step {stem.step:,}")
+    if stem.step and steps <= stem.step:
+        raise UserError(
+            f"the budget pays for {steps:,} steps in all, and the branch begins at step {stem.step:,}: raise it"
+        )
     if late := [step for step in recipe.train.keep_at if step > steps]:
         raise UserError(f"train.keep_at has step {late[0]:,}, and the run has {steps:,}")
     Phases.of(recipe.train, steps)
@@ -177,20 +177,3 @@ def can_compile() -> bool:
     """Whether torch.compile finds what it needs on a CPU."""
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     return headers.is_file() and any(map(shutil.which, ("g++", "clang++", "c++")))
-
-
-def _new_pieces(start: str, data: Mixture) -> tuple[tuple[int, ...], ...]:
-    """Return what spelled the pieces that the data's tokenizer has and the encoder's has not.
-
-    A checkpoint goes on only with the tokenizer it was trained with, or one that adds to it.
-    """
-    tokenizer: Any = load_tokenizer(tokenizer_of(start))
-    if tokenizer.get_vocab() == data.tokenizer.get_vocab():
-        return ()
-    parts = old_parts(tokenizer, data.tokenizer)
-    if parts is None:
-        raise UserError(
-            f"{data.label} was prepared with another tokenizer than the encoder at '{start}'; "
-            f"prepare the data with --tokenizer {start}, or --extend {start} for new pieces"
-        )
-    return tuple(map(tuple, parts))

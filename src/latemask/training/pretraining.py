@@ -11,7 +11,7 @@ from latemask.budget.flops import with_budget
 from latemask.ground.errors import UserError
 from latemask.ground.processes import is_first
 from latemask.ground.signals import deadline
-from latemask.recipe import ROOT, Recipe, check_recipe, load_recipe
+from latemask.recipe import OBJECTIVES, ROOT, Recipe, check_recipe, load_recipe
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
 
@@ -65,6 +65,10 @@ def pretrain(
     stop_at = deadline(stop_after, "--stop-after")
     recipe = with_budget(recipe, max_steps, tokens, flops)
     if finish_early is not None:
+        if finish_early and not OBJECTIVES[recipe.objective].finish:
+            raise UserError(
+                f"--finish-early is for late masks, and this run's objective is '{recipe.objective}': leave it out"
+            )
         recipe = replace(recipe, train=replace(recipe.train, finish_early=finish_early))
     check_recipe(recipe)
     if recipe.encoder.init is not None and not resume and branch is None:

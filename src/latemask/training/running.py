@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from latemask.exporting import export
+from latemask.exporting import write_stock
 from latemask.ground.console import say
 from latemask.ground.errors import Interrupted, TimeIsUp, UserError
 from latemask.ground.files import replace_folder
@@ -272,7 +273,12 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
     began = loop.done
     try:
         if validation and not began and job.recipe.encoder.init:  # what the encoder can do already
-            log(validate())
+            log(known := validate())
+            if not math.isfinite(known["eval_loss"]):
+                raise UserError(
+                    f"before the first step the loss is {known['eval_loss']}: the weights at {job.recipe.encoder.init} "
+                    "hold numbers that are none, or are too large for train.precision"
+                )
         stops = run_loop(
             loop,
             job.batches(began, left_out),
@@ -360,5 +366,5 @@ def _finished(job: Job, run: RunFolder, loop: Loop, weights: Any) -> None:
     seal(aside)
     replace_folder(aside, run.model)  # one may be there: a crash before the run was marked finished
     run.update(tokens=job.tokens(job.steps), flops=job.flops(job.steps))
-    export(run.path, out=run.encoder, overwrite=True)
+    write_stock(run.path, run.encoder, overwrite=True)
     run.update(status="finished")
