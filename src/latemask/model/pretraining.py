@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -141,11 +141,22 @@ class EncoderForPreTraining(PreTrainedModel):
 
         After all layers this is the stock model's last hidden state.
         """
+        for states in self._each(ids, positions, layers):
+            last = states
+        return last if layers is not None else self.family.final_norm(self.encoder, last)
+
+    def encode_each(self, ids: Tensor, positions: Tensor) -> list[Tensor]:
+        """Return the input of the first layer and the output of every layer, the last as `encode` returns it."""
+        *states, last = self._each(ids, positions)
+        return [*states, self.family.final_norm(self.encoder, last)]
+
+    def _each(self, ids: Tensor, positions: Tensor, layers: int | None = None) -> Iterator[Tensor]:
         states = self.family.embed(self.encoder, positions, ids=ids)
         places = self.family.places(self.encoder, states, positions)
+        yield states
         for layer in list(self.family.layers(self.encoder))[:layers]:
             states = self.family.run(layer, states, places)
-        return states if layers is not None else self.family.final_norm(self.encoder, states)
+            yield states
 
     def predict(self, states: Tensor, labels: Tensor | None) -> PreTrainingOutput:
         """Compare states [B, P, D] with the labels [B, P], or show the logits."""

@@ -1,12 +1,16 @@
 """A separate small decoder, thrown away after pre-training: `self`, `cross` (the paper's) and `cross-only` (ours).
 
 All are pre-norm and have no dropout. The stream is [visible ; [MASK]s]; `cross-only` keeps predicted positions alone.
+Two more differ in what their layers read: the decoders of CrossMAE and of MAE-LM.
 In the last layer of every kind queries and feed-forward are computed at predicted positions only, which is exact.
 
 B batch, V visible, M masked, S = V + M, P predicted, D width, H heads.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -149,9 +153,14 @@ class Decoder(nn.Module):
         self.relative_bias = RelativeBias(heads, length) if positions == "relative" else None
         self.position_embeddings = nn.Embedding(length, width) if positions == "absolute" else None
 
+    def start(self) -> None:
+        """A relative bias starts local."""
+        if self.relative_bias is not None:
+            self.relative_bias.weight.copy_(self.relative_bias.start())
+
     def forward(
         self,
-        memory: Tensor,
+        encoded: Tensor | Sequence[Tensor],
         mask_vector: Tensor,
         visible_positions: Tensor,
         masked_positions: Tensor,
@@ -159,21 +168,28 @@ class Decoder(nn.Module):
         prune: bool = True,
     ) -> Tensor:
         """Return [B, P, D], first the masked, then the corrupted; `prune=False` is the oracle of the tests."""
-        masks = mask_vector.expand(*masked_positions.shape, -1)
-        memory = self._placed(self.memory_norm(memory), visible_positions)
-        masks = self._placed(masks, masked_positions)
+        memories = self.read(encoded, visible_positions)
+        masks = self.join(mask_vector.expand(*masked_positions.shape, -1), masked_positions)
+        parts = (memories[0], masks, visible_positions, masked_positions, corrupted_slots)
         if self.kind == "cross-only":
-            stream, bias, slots = self._predicted_stream(
-                memory, masks, visible_positions, masked_positions, corrupted_slots
-            )
+            stream, bias, slots = self._predicted_stream(*parts)
         else:
-            stream, bias, slots = self._full_stream(memory, masks, visible_positions, masked_positions, corrupted_slots)
-        *others, last = self.layers
-        for layer in others:
+            stream, bias, slots = self._full_stream(*parts)
+        *others, last = zip(self.layers, memories, strict=True)
+        for layer, memory in others:
             stream = checkpointed(self.saves_memory, layer, stream, memory, bias)
+        layer, memory = last
         if slots is None or prune:
-            return self.norm(checkpointed(self.saves_memory, last, stream, memory, bias, slots))
-        return self.norm(take_slots(last(stream, memory, bias), slots))
+            return self.norm(checkpointed(self.saves_memory, layer, stream, memory, bias, slots))
+        return self.norm(take_slots(layer(stream, memory, bias), slots))
+
+    def read(self, encoded: Any, positions: Tensor) -> Sequence[Tensor]:
+        """Return what each layer reads of the encoder's output [B, V, D]: here all the same."""
+        return [self._placed(self.memory_norm(encoded), positions)] * len(self.layers)
+
+    def join(self, masks: Tensor, positions: Tensor) -> Tensor:
+        """Return [MASK]s [B, M, D] as the layers take them."""
+        return self._placed(masks, positions)
 
     def _placed(self, states: Tensor, positions: Tensor) -> Tensor:
         return states if self.position_embeddings is None else states + self.position_embeddings(positions)
@@ -199,6 +215,45 @@ class Decoder(nn.Module):
         if corrupted_slots is not None:
             slots = torch.cat((slots, corrupted_slots), dim=1)
         return stream, self._bias(positions, positions), slots
+
+
+class MixingDecoder(Decoder):
+    """`cross-only` as in CrossMAE: each layer reads its own learned mix of what all layers of the encoder put out.
+
+    At the start each reads the last output, as without a mix.
+    """
+
+    def __init__(self, encoder_layers: int, layers: int, width: int, heads: int, length: int, positions: str):
+        super().__init__("cross-only", layers, width, heads, length, positions)
+        del self.memory_norm  # each mix has a norm of its own
+        self.memory_norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.mix = nn.Parameter(torch.empty(layers, encoder_layers + 1))
+
+    def start(self) -> None:
+        super().start()
+        self.mix.zero_()[:, -1] = 1
+
+    def read(self, encoded: Any, positions: Tensor) -> Sequence[Tensor]:
+        """Mix the input of the encoder's first layer and the output of every layer, each [B, V, D]."""
+        mixed = checkpointed(self.saves_memory, self._mixed, encoded).unbind()
+        return [self._placed(norm(states), positions) for norm, states in zip(self.memory_norms, mixed, strict=True)]
+
+    def _mixed(self, encoded: Sequence[Tensor]) -> Tensor:
+        """Return a mix for each layer [layers, B, V, D], in one product: FLOPs count products."""
+        return (self.mix @ torch.stack(list(encoded)).flatten(1)).unflatten(1, encoded[0].shape)
+
+
+class WholeDecoder(Decoder):
+    """`self` as in MAE-LM: positions are added to every slot, the encoder's and the [MASK]s', and then one norm."""
+
+    def __init__(self, layers: int, width: int, heads: int, length: int):
+        super().__init__("self", layers, width, heads, length, "absolute")
+
+    def read(self, encoded: Any, positions: Tensor) -> Sequence[Tensor]:
+        return [self.join(encoded, positions)] * len(self.layers)
+
+    def join(self, masks: Tensor, positions: Tensor) -> Tensor:
+        return self.memory_norm(self._placed(masks, positions))
 
 
 def _bias_at(bias: Tensor | None, slots: Tensor) -> Tensor | None:

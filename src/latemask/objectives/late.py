@@ -6,23 +6,17 @@ B batch, V visible, M masked, R corrupted (visible and predicted), P = M + R pre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from latemask.families import Layer, LayerFacts
 from latemask.masking.masks import Masks, slots_of
 from latemask.objectives import OBJECTIVES, Flops, Objective
-from latemask.objectives.costs import (
-    DECODER_FFN_FACTOR,
-    head_flops,
-    head_kept,
-    input_flops,
-    layers_of,
-    linear,
-    norm,
-)
+from latemask.objectives.costs import head_flops, head_kept, input_flops, layers_of
+from latemask.objectives.decoder_costs import DecoderCosts
 from latemask.recipe import Recipe
+from latemask.recipe.checks import out_of_range
 from latemask.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
@@ -44,6 +38,10 @@ class Join:
     """Let visible positions attend to [MASK]s, too (inside only)."""
     positions: Literal["relative", "absolute"] = "relative"
     """How a separate decoder knows positions: a learned bias over the distance, or its own table as in the paper."""
+    mix: bool = False
+    """Let each layer read its own mix of the outputs of all encoder layers, as in CrossMAE (cross-only only)."""
+    apart: float = 0.0
+    """Weight of a penalty while training: the squared cosine between the [MASK] vector and the encoder's output."""
 
 
 @OBJECTIVES.register("late")
@@ -61,8 +59,8 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
     def problem(self, recipe: Recipe) -> str | None:
         """Some positions must be masked, and there must be layers to join."""
         encoder, join = recipe.encoder, recipe.options
-        if min(recipe.at(0).counts.masked, recipe.at(1).counts.masked) < 1:
-            return "mask.random + mask.keep leave no position masked; late masking needs some"
+        if problem := none_masked(recipe):
+            return problem
         if join.layers < 1:
             return f"join.layers is {join.layers}; at least one layer must see the [MASK]s"
         known = encoder.init is None or encoder.ffn_width is not None  # else the layers will be the checkpoint's
@@ -70,7 +68,9 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
             return f"join.layers {join.layers} is more than encoder.layers {encoder.layers}; inside needs that many"
         if join.two_way and join.kind != "inside":
             return f"join.two_way is for join.kind inside; a '{join.kind}' decoder has its own layers"
-        return None
+        if join.mix and join.kind != "cross-only":
+            return f"join.mix is for join.kind cross-only; '{join.kind}' has the encoder's last states in its stream"
+        return out_of_range("join.apart", join.apart, "[0, inf)")
 
     # The batch
 
@@ -97,6 +97,8 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
             "join_layers": join.layers,
             "two_way": join.two_way,
             "positions": join.positions,
+            "mix": join.mix,
+            "apart": join.apart,
             "length": recipe.max_length,
         }
 
@@ -112,16 +114,17 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
         model.mask_vector = torch.nn.Parameter(torch.empty(model.words.shape[1] if joins_as_a_word else width))
         model.decoder = None
         if settings.join != "inside":
-            from latemask.objectives.decoder import Decoder
+            from latemask.objectives.decoder import Decoder, MixingDecoder
 
             shape = (settings.join_layers, width, heads, settings.length, settings.positions)
-            model.decoder = Decoder(settings.join, *shape)
+            layers = settings.encoder.num_hidden_layers
+            model.decoder = MixingDecoder(layers, *shape) if settings.mix else Decoder(settings.join, *shape)
 
     def start(self, model: Any) -> None:
-        """Draw the [MASK] vector; a relative bias starts local."""
+        """Draw the [MASK] vector; a decoder knows how it starts."""
         model.mask_vector.normal_(std=model.config.initializer_range)
-        if model.decoder is not None and model.decoder.relative_bias is not None:
-            model.decoder.relative_bias.weight.copy_(model.decoder.relative_bias.start())
+        if model.decoder is not None:
+            model.decoder.start()
 
     def start_from(self, model: Any, vocabulary: Vocabulary) -> None:
         """Take what the encoder reads in the place of <mask>."""
@@ -149,18 +152,21 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
         labels: Tensor | None = None,
     ) -> Any:
         """Encode, join, predict."""
-        visible = model.encode(visible_ids, visible_positions, self.layers_run_whole(model))
-        if corrupted_slots is not None and not corrupted_slots.shape[1]:
-            corrupted_slots = None
+        encode = model.encode_each if model.config.mix else partial(model.encode, layers=self.layers_run_whole(model))
+        visible = encode(visible_ids, visible_positions)
+        where = (visible_positions, masked_positions, some(corrupted_slots))
         if model.decoder is not None:
-            model.decoder.saves_memory = model.is_gradient_checkpointing and model.training
-            states = model.decoder(visible, model.mask_vector, visible_positions, masked_positions, corrupted_slots)
-            return model.predict(states, labels)
-        from latemask.objectives.inside import JoinedLayers
+            states = decoded(model, visible, model.mask_vector, *where)
+        else:
+            from latemask.objectives.inside import JoinedLayers
 
-        joined = JoinedLayers(model, model.config.join_layers, model.config.two_way)
-        states = joined.predicted(visible, model.mask_vector, visible_positions, masked_positions, corrupted_slots)
-        return model.predict(states, labels)
+            joined = JoinedLayers(model, model.config.join_layers, model.config.two_way)
+            states = joined.predicted(visible, model.mask_vector, *where)
+        output = model.predict(states, labels)
+        if model.config.apart and model.training and labels is not None:
+            last = visible[-1] if model.config.mix else visible
+            output.loss = output.loss + model.config.apart * likeness(model, last)
+        return output
 
     def layers_run_whole(self, model: Any) -> int | None:
         return None if model.decoder is not None else model.config.encoder.num_hidden_layers - model.config.join_layers
@@ -177,11 +183,16 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
 
     def flops(self, recipe: Recipe, pruned: bool = True) -> Flops:
         """The encoder pays for visible tokens; [MASK]s for the layers that they join."""
-        counts, head = recipe.counts, head_flops(recipe)
-        if recipe.options.kind == "inside":
+        counts, head, decoder = recipe.counts, head_flops(recipe), self.decoder(recipe)
+        if decoder is None:
             return Flops(input_flops(recipe, counts.visible + counts.masked) + self._inside(recipe, pruned), 0, head)
         layers = sum(layer.flops(counts.visible, counts.visible) for layer in layers_of(recipe))
-        return Flops(input_flops(recipe, counts.visible) + layers, self._decoder(recipe, pruned), head)
+        return Flops(input_flops(recipe, counts.visible) + layers, decoder.flops(pruned), head)
+
+    def decoder(self, recipe: Recipe) -> DecoderCosts | None:
+        """Return what the decoder of a recipe costs; None where the [MASK]s join inside."""
+        join = recipe.options
+        return None if join.kind == "inside" else DecoderCosts(recipe, join.kind, join.layers, join.positions, join.mix)
 
     def _inside(self, recipe: Recipe, pruned: bool) -> float:
         counts, layers = recipe.counts, layers_of(recipe)
@@ -193,63 +204,26 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
         end = layers[-1].flops(counts.predicted, stream, last) if pruned else layers[-1].flops(stream, stream, every)
         return before + joined + end
 
-    def _decoder(self, recipe: Recipe, pruned: bool) -> float:
-        counts, join, d = recipe.counts, recipe.options, recipe.encoder.width
-        layer = Layer(LayerFacts(), d, DECODER_FFN_FACTOR * d, recipe.encoder.heads)
-        visible, predicted = counts.visible, counts.predicted
-        if join.kind == "cross-only":
-            return join.layers * layer.flops(predicted, visible)
-        stream = visible + counts.masked
-        at_last = predicted if pruned else stream
-        total = (join.layers - 1) * layer.flops(stream, stream) + layer.flops(at_last, stream)
-        if join.kind == "cross":
-            total += (join.layers - 1) * layer.attention(stream, visible) + layer.attention(at_last, visible)
-        return total
-
     def added_weights(self, recipe: Recipe) -> int:
-        d, join = recipe.encoder.width, recipe.options
-        if join.kind == "inside":
-            return recipe.encoder.embedding_width or d
-        attentions, wide = 2 if join.kind == "cross" else 1, DECODER_FFN_FACTOR * d
-        a_layer = attentions * (4 * linear(d, d) + norm(d)) + norm(d) + linear(d, wide) + linear(wide, d)
-        relative = (2 * recipe.max_length - 1) * recipe.encoder.heads
-        places = relative if join.positions == "relative" else recipe.max_length * d
-        return d + join.layers * a_layer + 2 * norm(d) + places
+        if decoder := self.decoder(recipe):
+            return recipe.encoder.width + decoder.weights()
+        return recipe.encoder.embedding_width or recipe.encoder.width
 
     def added_matrices(self, recipe: Recipe) -> list[tuple[int, int, int]]:
-        d, join = recipe.encoder.width, recipe.options
-        if join.kind == "inside":
-            return []
-        attentions = 2 if join.kind == "cross" else 1
-        return [(4 * attentions * join.layers, d, d), (2 * join.layers, d, DECODER_FFN_FACTOR * d)]
+        decoder = self.decoder(recipe)
+        return decoder.matrices() if decoder else []
 
     def kept_numbers(self, recipe: Recipe, scores: bool) -> float:
         """Visible positions in the encoder; all of them where the [MASK]s have joined."""
-        counts, join, layers = recipe.counts, recipe.options, layers_of(recipe)
+        counts, layers = recipe.counts, layers_of(recipe)
         v, s = counts.visible, counts.visible + counts.masked
         before = 2 * v * recipe.encoder.width + head_kept(recipe)
-        if join.kind != "inside":
-            return before + sum(layer.kept(v, scores) for layer in layers) + self._decoder_kept(recipe, scores)
-        first, (every, at_last) = len(layers) - join.layers, _attended(recipe)
+        if decoder := self.decoder(recipe):
+            return before + sum(layer.kept(v, scores) for layer in layers) + decoder.kept(scores)
+        first, (every, at_last) = len(layers) - recipe.options.layers, _attended(recipe)
         last = layers[-1].kept_last(counts.predicted, s, scores, at_last)
         joined = sum(layer.kept_joined(s, scores, every) for layer in layers[first:-1]) + last
         return before + sum(layer.kept(v, scores) for layer in layers[:first]) + joined
-
-    def _decoder_kept(self, recipe: Recipe, scores: bool) -> float:
-        """With a bias over the distance, attention keeps its scores; without, only by plain products."""
-        counts, join, d = recipe.counts, recipe.options, recipe.encoder.width
-        v, p, s = counts.visible, counts.predicted, counts.visible + counts.masked
-        wide, relative = 2 * DECODER_FFN_FACTOR * d, join.positions == "relative"
-        h = recipe.encoder.heads if relative or scores else 0
-        distance = 2 if relative else 0  # an integer of eight bytes
-        kept = 2 * v * d
-        if join.kind == "cross-only":
-            return kept + distance * p * v + join.layers * (p * (6 * d + wide) + 2 * v * d + h * p * v)
-        kept += (h + distance) * s * s + (join.layers - 1) * (s * (8 * d + wide) + h * s * s)
-        kept += 3 * s * d + p * (7 * d + wide) + h * p * s
-        if join.kind == "cross":
-            kept += (join.layers - 1) * (2 * v * d + 4 * s * d + h * s * v) + 3 * v * d + 4 * p * d + h * p * v
-        return kept
 
     # Words
 
@@ -259,6 +233,36 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
     def where(self, recipe: Recipe) -> str:
         join = recipe.options
         return f"[MASK]s join {join.kind}, {join.layers} layer{'s' if join.layers > 1 else ''}"
+
+
+def none_masked(recipe: Recipe) -> str | None:
+    """Say that no position is hidden and predicted, at the beginning or at the end."""
+    if min(recipe.at(0).counts.masked, recipe.at(1).counts.masked) < 1:
+        return f"mask.random + mask.keep leave no position masked; {recipe.objective} masking needs some"
+    return None
+
+
+def some(slots: Tensor | None) -> Tensor | None:
+    """Return slots [B, R], or None where there are none."""
+    return slots if slots is not None and slots.shape[1] else None
+
+
+def decoded(model: Any, encoded: Any, masks: Tensor, *where: Tensor | None) -> Tensor:
+    """Let [MASK]s join the encoder's output at the decoder: states where something is predicted [B, P, D]."""
+    model.decoder.saves_memory = model.is_gradient_checkpointing and model.training
+    states: Tensor = model.decoder(encoded, masks, *where)
+    return states
+
+
+def likeness(model: Any, visible: Tensor) -> Tensor:
+    """Return the mean squared cosine between the [MASK] vector and states [B, V, D], which are left as they are.
+
+    The vector alone, as wide as the layers: positions are added to words as well.
+    """
+    from torch.nn import functional as F
+
+    vector = model.mask_vector if model.decoder is not None else model.family.widened(model.encoder, model.mask_vector)
+    return F.cosine_similarity(visible.detach().float(), vector.float(), dim=-1).square().mean()
 
 
 def _attended(recipe: Recipe) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
