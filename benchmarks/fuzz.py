@@ -165,7 +165,7 @@ class Cases:
         keys = [f"{part}.{key}" for part, tree in tree_of(RECIPE).items() if isinstance(tree, dict) for key in tree]
         keys += ["length", "seed", "objective", "max-steps", "hours", "kwh", "tokens", "flops", "device", "devices"]
         keys += ["peak-tflops", "mfu", "watts", "pue", "co2", "json", "nonsense"]
-        words = ["plan", chance.choice(["mini-base", "small", "3ml-large", "nothing", ""])]
+        words = ["plan", chance.choice(["mini-base", "small", "late-large", "nothing", ""])]
         for _ in range(chance.randrange(1, 4)):
             key = chance.choice(keys)
             value = near(key.split(".")[-1], chance.choice([1, 64, 0.5]), chance)

@@ -28,7 +28,7 @@ def recipe_file(tmp_path, text: str):
 
 
 def test_a_recipe_survives_yaml(tmp_path):
-    recipe = load_recipe("3ml-base", {"mask": {"rate": 0.3, "drop": 0.25}})
+    recipe = load_recipe("late-base", {"mask": {"rate": 0.3, "drop": 0.25}})
     assert load_recipe(recipe_file(tmp_path, dump_recipe(recipe))) == recipe
 
 
@@ -64,14 +64,44 @@ def test_the_recipes_that_were_promised_are_there():
     promised = {
         "demo",
         "small",
-        "3ml-base",
-        "3ml-large",
+        "late-base",
+        "late-large",
+        "3ml-self-base",
+        "3ml-self-large",
+        "3ml-cross-base",
+        "3ml-cross-large",
+        "mae-lm-base",
+        "mini-mae-lm",
         "mlm-base",
         "mlm-large",
         "mini-base",
         "mini-base-early",
     }
     assert promised <= set(bundled_recipes())
+
+
+@pytest.mark.parametrize(("former", "name"), [("3ml-base", "late-base"), ("3ml-large", "late-large")])
+def test_a_former_name_still_opens_and_says_what_it_is_called_now(former, name, capsys):
+    assert load_recipe(former, {"mask": {"rate": 0.3}}) == load_recipe(name, {"mask": {"rate": 0.3}})
+    assert capsys.readouterr().err == f"the recipe {former} is now called {name}\n"
+    assert former not in bundled_recipes()
+
+
+def test_a_file_of_ones_own_may_have_a_former_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "3ml-base").write_text("length: 64")
+    assert load_recipe("3ml-base").length == 64
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+@pytest.mark.parametrize("kind", ["self", "cross"])
+def test_the_papers_recipes_are_ours_in_its_shape(kind, size):
+    paper, ours = load_recipe(f"3ml-{kind}-{size}"), load_recipe(f"late-{size}")
+    changed = {line.split(":")[0] for line in differences(ours, paper)}
+    assert changed == {"mask.random", "mask.keep", "join.kind", "join.positions"}
+    assert (paper.mask.rate, paper.mask.random, paper.mask.keep) == (0.5, 0.1, 0.1)
+    assert (paper.options.kind, paper.options.layers, paper.options.positions) == (kind, 2, "absolute")
 
 
 def test_mini_base_and_its_early_form_differ_in_the_masks_only():

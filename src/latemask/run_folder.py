@@ -31,13 +31,13 @@ from latemask.ground.errors import UserError
 from latemask.ground.files import exclusive_lock, write_json_atomically, write_text_atomically
 from latemask.ground.sealed import MANIFEST as SEAL
 from latemask.ground.sealed import damage
-from latemask.recipe import MOST_STEPS, ROOT, Recipe, Stem, differences, dump_recipe, load_recipe
+from latemask.recipe import MOST_STEPS, OBJECTIVES, ROOT, Recipe, Stem, differences, dump_recipe, load_recipe
 
 PROGRESS = "progress.json"
 """In a checkpoint: how far it is."""
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,12}")
 _OURS = ("run.json", "metrics.jsonl", "tensorboard", "checkpoints", "model", "encoder", "report")
-_FIXED = ("objective", "length", "encoder.", "join.", "train.batch_size")
+_FIXED = ("objective", "length", "encoder.", "train.batch_size")
 WATCHING = ("log_every", "eval_every", "save_every", "keep_checkpoints", "keep_at", "report_to", "workers")
 """Keys of `train` that no weight depends on: a run goes on with whatever they are now."""
 
@@ -181,7 +181,8 @@ class RunFolder:
         if not allow_changes:
             self.check_same(recipe, data)
         changed = self.changes(recipe, data)
-        if fixed := [line for line in changed if line.startswith(_FIXED)]:
+        shape = (*_FIXED, f"{OBJECTIVES[recipe.objective].section}.")
+        if fixed := [line for line in changed if line.startswith(shape)]:
             kept = "a run keeps its model's shape, and its batch, by which samples are counted"
             raise UserError(f"{'; '.join(fixed)}: {kept}")
         if every := differences(load_recipe(self.recipe_file), recipe):

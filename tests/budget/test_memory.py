@@ -94,7 +94,7 @@ print(json.dumps([step_memory(recipe, rows, half=steps.loop.dtype is not None).p
 """
 
 SHAPES = [
-    ("3ml-base", 4, {"length": 128, "encoder": {"layers": 6, "vocab_size": 20000}}),
+    ("late-base", 4, {"length": 128, "encoder": {"layers": 6, "vocab_size": 20000}}),
     ("small", 16, {"length": 256, "encoder": {"layers": 8}}),
 ]
 

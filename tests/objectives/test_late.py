@@ -1,15 +1,16 @@
 """Late masking: no leak, exact visible states, and every kind learns."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
-from latemask import LateMaskForPreTraining
+from latemask import LateMaskForPreTraining, UserError
 from latemask.model import PreTrainingConfig
 from latemask.objectives.inside import JoinedLayers
-from latemask.objectives.late import Join
-from latemask.recipe import EncoderRecipe, MaskRecipe
+from latemask.objectives.late import Join, likeness
+from latemask.recipe import EncoderRecipe, MaskRecipe, check_recipe
 from tests.conftest import (
     FAMILIES,
     KINDS,
@@ -201,6 +202,84 @@ def test_gradient_checkpointing_reaches_the_layers_that_masks_join(kind):
     assert kept_bytes(saving, batch) < 0.6 * kept_bytes(plain, batch)
     for ours, theirs in zip(saving.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+# A penalty that keeps the [MASK] vector unlike what the encoder puts out
+
+
+APART = [("inside", "modernbert", {}), ("inside", "electra", {"embedding_width": 16}), ("cross", "roberta", {})]
+
+
+def kept_apart(kind, family, shape, weight):
+    encoder = EncoderRecipe(family=family, layers=3, width=32, heads=2, **shape)
+    return tiny_recipe(encoder=encoder, options=Join(kind, apart=weight))
+
+
+@pytest.mark.parametrize(("kind", "family", "shape"), [*APART, ("cross-only", "bert", {})])
+def test_the_penalty_is_the_mean_squared_cosine_with_visible_states(kind, family, shape):
+    with_it, without = (kept_apart(kind, family, shape, weight) for weight in (0.5, 0.0))
+    models, batch = [make_model(recipe).train() for recipe in (with_it, without)], make_batch(with_it)
+    ours, plain = (model(**batch).loss for model in models)
+    model = models[0]
+    with torch.no_grad():
+        layers = model.objective.layers_run_whole(model)
+        states = model.encode(batch["visible_ids"], batch["visible_positions"], layers).flatten(0, 1)
+        vector = (
+            model.mask_vector if model.decoder is not None else model.family.widened(model.encoder, model.mask_vector)
+        )
+        cosines = [state @ vector / (state.norm() * vector.norm()) for state in states]
+        expected = sum(cosine**2 for cosine in cosines) / len(cosines)
+    assert expected > 0.001
+    assert (ours - plain).item() == pytest.approx(0.5 * expected.item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "family", "shape"), APART)
+def test_the_penalty_moves_the_mask_and_nothing_of_the_encoder(kind, family, shape):
+    gradients = []
+    for weight in (100.0, 0.0):
+        recipe = kept_apart(kind, family, shape, weight)
+        model = make_model(recipe).train()
+        model(**make_batch(recipe)).loss.backward()
+        gradients.append({name: tensor.grad for name, tensor in model.named_parameters() if tensor.requires_grad})
+    changed = {name for name in gradients[0] if not torch.equal(gradients[0][name], gradients[1][name])}
+    assert {name for name in changed if "embeddings_project" not in name} == {"mask_vector"}
+
+
+def test_steps_against_the_penalty_turn_the_mask_away():
+    recipe = kept_apart("inside", "modernbert", {}, 1.0)
+    model, batch = make_model(recipe), make_batch(recipe)
+    visible = model.encode(batch["visible_ids"], batch["visible_positions"], 1)
+    before = likeness(model, visible)
+    (gradient,) = torch.autograd.grad(before, model.mask_vector)
+    step = 1e-3
+    with torch.no_grad():
+        model.mask_vector -= step * gradient
+    assert (before - likeness(model, visible)).item() == pytest.approx(step * gradient.square().sum().item(), rel=0.05)
+
+
+def test_it_is_asked_for_while_training_alone_and_off_it_is_not_there():
+    with_it, without = (make_model(kept_apart("inside", "modernbert", {}, weight)) for weight in (0.5, 0.0))
+    batch = make_batch(kept_apart("inside", "modernbert", {}, 0.5))
+    assert torch.equal(with_it(**batch).loss, without(**batch).loss)  # as a validation computes it
+    assert torch.equal(logits_of(with_it.train(), batch), logits_of(without.train(), batch))
+    assert not torch.equal(with_it(**batch).loss, without(**batch).loss)
+
+
+@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
+def test_a_weight_of_the_penalty_that_is_none_is_refused(weight):
+    with pytest.raises(UserError, match=r"join\.apart is"):
+        check_recipe(kept_apart("inside", "modernbert", {}, weight))
+
+
+def test_models_of_before_mix_and_penalty_have_neither(tmp_path):
+    recipe = joining("cross-only")
+    model, batch = make_model(recipe), make_batch(recipe)
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    assert (config.pop("mix"), config.pop("apart")) == (False, 0.0)
+    path.write_text(json.dumps(config))
+    assert torch.equal(LateMaskForPreTraining.from_pretrained(tmp_path).eval()(**batch).loss, model(**batch).loss)
 
 
 def test_transformers_own_flash_attention_is_not_promised():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from latemask.budget.table import LAYERS, MASKS, PAPER, SIZES, Cell
+from latemask.budget.table import LAYERS, MASKS, SIZES, Cell
 from latemask.ground.errors import UserError
 from latemask.objectives.late import KINDS
 
@@ -52,9 +52,8 @@ def _panel(axis: Any, size: str, cells: Sequence[Cell]) -> None:
         others = [cell for cell in cells if cell.masking == masking]
         ratios, heights = [cell.ratio for cell in others], [places[cell.kind, cell.layers] for cell in others]
         axis.scatter(ratios, heights, marker=marker, label=masking, **_DOTS)
-    axis.axvline(PAPER[size], color="black", linestyle="--", linewidth=1, label="the paper's 3ML")
     axis.axvline(1, color="grey", linewidth=1)
     axis.set_yticks(list(places.values()), [f"{kind} {layers}" for kind, layers in rows])
     shape = f"{size}, {SIZES[size].layers} x {SIZES[size].width}"
-    axis.set_title(f"{shape} (bars: {_BARS} masked; paper: {PAPER[size]:.2f})", fontsize=9)
+    axis.set_title(f"{shape} (bars: {_BARS} masked)", fontsize=9)
     axis.set_xlim(0, 1.05)

@@ -14,7 +14,7 @@ RULE = (
     f"the largest recipe that sees at least {SENSIBLE_TOKENS_A_WEIGHT} tokens for each weight outside its word table "
     "(a rule of thumb taken over from decoders; more text is always better)"
 )
-CANDIDATES = ("mini-base", "small", "3ml-base", "3ml-large")
+CANDIDATES = ("mini-base", "small", "late-base", "late-large")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import write_json_atomically
 from latemask.ground.tables import Rows
+from latemask.recipe import OBJECTIVES
 
 FORMAT = 1
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -226,9 +227,9 @@ def rank_words(rank: EffectiveRank, objective: str | None) -> list[str]:
         f"{rank.tokens:,} real tokens; with [MASK]s in the input {100 * last.masked:.1f} %, and "
         f"{100 * last.with_masks:.1f} % with the [MASK]s' own states"
     ]
-    if objective == "late":
+    if objective and objective in OBJECTIVES.names() and OBJECTIVES[objective].finish:
         words.append(
-            "it was pre-trained with late masking and never saw a [MASK] in its input: "
+            f"it was pre-trained with {objective} masking and never saw a [MASK] in its input: "
             "to this encoder it is a token without a meaning"
         )
     return words

@@ -170,7 +170,7 @@ class LateMaskForPreTraining(EncoderForPreTraining):
 
     @classmethod
     def from_encoder(cls, folder_or_id: str, **settings: Any) -> EncoderForPreTraining:
-        """Start from an existing encoder; `join`, `join_layers`, `two_way` and `positions` are a recipe's."""
+        """Start from an existing encoder; `join`, `join_layers`, `two_way`, `positions`… are a recipe's."""
         return super().from_encoder(folder_or_id, objective="late", **settings)
 
 

@@ -25,6 +25,11 @@ class Flops:
         return self.encoder + self.decoder + self.head
 
     @property
+    def layers(self) -> float:
+        """The forward pass without the head."""
+        return self.encoder + self.decoder
+
+    @property
     def training(self) -> float:
         """Forward and backward."""
         return (1 + BACKWARD) * self.forward

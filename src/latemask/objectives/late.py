@@ -49,7 +49,7 @@ class LateMasking(Objective):
     """A stock encoder pre-trained with [MASK]s that join `inside` its last layers or at a decoder."""
 
     section = "join"
-    Options = Join
+    Options: type = Join
     fused: dict[str, int] = {"key_value": 2}  # noqa: RUF012
     finish = "early"
     card = "late masking, the encoder saw only visible tokens"

@@ -77,7 +77,7 @@ class MaeLm(LateMasking):
         """The row of <mask> stays as it is: the decoder read it, the encoder begins to."""
         return {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.")}
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         model: Any,
         visible_ids: Tensor,

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from latemask.ground.console import say
 from latemask.ground.errors import UserError, nearest
 from latemask.ground.files import read_yaml
 from latemask.ground.typed import built
@@ -15,6 +16,8 @@ from latemask.recipe import OBJECTIVES, Recipe
 from latemask.recipe.checks import check_recipe
 
 RECIPE_FOLDER = Path(__file__).parent.parent / "recipes"
+_FORMER_NAMES = {"3ml-base": "late-base", "3ml-large": "late-large"}
+"""Of recipes that come with the package."""
 _BEFORE_THERE_WAS = {("encoder", "start"): "random"}
 """What runs did before a key existed. Their recipes have every key of the section that there was."""
 _ENCODER_KEYS_THEN = {"family", "init", "layers", "width", "heads", "ffn_width", "init_std", "rotary_base", "dropout"}
@@ -33,6 +36,9 @@ def find_recipe(name_or_path: str | Path) -> Path:
     bundled = RECIPE_FOLDER / f"{name_or_path}.yaml"
     if bundled.is_file():
         return bundled
+    if name := _FORMER_NAMES.get(str(name_or_path)):
+        say(f"the recipe {name_or_path} is now called {name}")
+        return RECIPE_FOLDER / f"{name}.yaml"
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a recipe file")
     raise UserError(f"no recipe at '{name_or_path}'{nearest(path.stem, bundled_recipes())}")
