@@ -13,6 +13,7 @@ from tests.conftest import FAMILIES, KINDS, joining, make_model, tiny_recipe
 
 TEXTS = ["Return the value of the key.", "The lists are sorted.", "Values of a dictionary", "It is not.", "Is"]
 RECIPES = {**{kind: joining(kind) for kind in KINDS}, "early": tiny_recipe(objective="early", options=None)}
+RECIPES |= {"mae-lm": tiny_recipe(objective="mae-lm", options=None), "mix": joining("cross-only", mix=True)}
 
 
 def opened(hidden, data) -> LanguageModel:
@@ -58,6 +59,8 @@ def of_ours(model):
         visible = [p for p in range(len(ids)) if p not in hidden]
         if model.config.objective == "late":
             batch = (ids[visible][None], positions[visible][None], positions[hidden][None])
+        elif model.config.objective == "mae-lm":
+            batch = (ids[visible][None], positions[visible][None], positions[hidden][None], torch.tensor([[4]]))
         else:
             batch = (ids.index_fill(0, torch.tensor(hidden), 4)[None], positions[None], positions[hidden][None])
         return model(*batch).logits[0, 0].log_softmax(-1)[ids[hidden[0]]]

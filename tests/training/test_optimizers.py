@@ -28,6 +28,9 @@ def of_family(family):
     return replace(tiny_recipe(), encoder=replace(tiny_recipe().encoder, family=family))
 
 
+OTHER_DECODERS = [joining("cross-only", mix=True), tiny_recipe(objective="mae-lm")]
+
+
 def test_where_nothing_is_fused_its_steps_are_those_of_torch():
     loop = make_loop(muon(of_family("roberta"), precision="bf16"))  # torch's Muon knows nothing else
     (group,) = [group for group in loop.optimizer.param_groups if group["is_muon"]]
@@ -78,7 +81,7 @@ def test_it_takes_every_matrix_of_the_layers_and_no_table_of_words(family):
     assert loop.model.words not in chosen
 
 
-@pytest.mark.parametrize("recipe", [*map(joining, KINDS), *map(of_family, FAMILIES)])
+@pytest.mark.parametrize("recipe", [*map(joining, KINDS), *OTHER_DECODERS, *map(of_family, FAMILIES)])
 def test_flops_of_an_update_in_closed_form_are_those_that_torch_counts(recipe):
     recipe = muon(recipe)
     loop = make_loop(recipe)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from latemask import UserError, pretrain
+from latemask.objectives.late import Join
 from latemask.recipe import BudgetRecipe, EncoderRecipe, Recipe, dump_recipe
 from latemask.run_folder import RunFolder
 from latemask.training.loop import Loop
@@ -142,6 +143,18 @@ def test_muon_and_averages_do_not_depend_on_the_number_of_processes(data, tmp_pa
     assert_same_losses(out, other)
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (out, other.path))
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("sharded", "changes"),
+    [(True, {"objective": "mae-lm"}), (False, {"options": Join("cross-only", mix=True, apart=0.1)})],
+    ids=["mae-lm, FSDP", "mix and apart, DDP"],
+)
+def test_other_decoders_do_not_depend_on_the_number_of_processes(data, tmp_path, changes, sharded):
+    recipe = replace(training(sharded=sharded), budget=BudgetRecipe(steps=4), **changes)
+    assert run_with(1, recipe, data, tmp_path / "alone") == [0]
+    assert run_with(2, recipe, data, tmp_path / "run") == [0, 0]
+    assert_same_losses(tmp_path / "run", RunFolder(tmp_path / "alone"))
 
 
 def test_the_validation_loss_does_not_depend_on_the_number_of_processes(data, tmp_path):
