@@ -10,7 +10,7 @@ from latemask import LateMaskForPreTraining, UserError
 from latemask.model import PreTrainingConfig
 from latemask.objectives.inside import JoinedLayers
 from latemask.objectives.late import Join, likeness
-from latemask.recipe import EncoderRecipe, MaskRecipe, check_recipe
+from latemask.recipe import OBJECTIVES, EncoderRecipe, MaskRecipe, check_recipe
 from tests.conftest import (
     FAMILIES,
     KINDS,
@@ -269,6 +269,12 @@ def test_it_is_asked_for_while_training_alone_and_off_it_is_not_there():
 def test_a_weight_of_the_penalty_that_is_none_is_refused(weight):
     with pytest.raises(UserError, match=r"join\.apart is"):
         check_recipe(kept_apart("inside", "modernbert", {}, weight))
+
+
+def test_reports_tell_a_mix_and_a_penalty_from_none():
+    plain, both = (tiny_recipe(options=Join("cross-only", **more)) for more in ({}, {"mix": True, "apart": 0.1}))
+    assert OBJECTIVES["late"].words(plain) == ["cross-only 2"]
+    assert OBJECTIVES["late"].words(both) == ["cross-only 2", "mix", "apart 0.1"]
 
 
 def test_models_of_before_mix_and_penalty_have_neither(tmp_path):

@@ -228,7 +228,9 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
     # Words
 
     def words(self, recipe: Recipe) -> list[str]:
-        return [f"{recipe.options.kind} {recipe.options.layers}"]
+        join = recipe.options
+        apart = [f"apart {join.apart:g}"] if join.apart else []
+        return [f"{join.kind} {join.layers}", *(["mix"] if join.mix else []), *apart]
 
     def where(self, recipe: Recipe) -> str:
         join = recipe.options

@@ -73,10 +73,6 @@ class MaeLm(LateMasking):
     def start_as_a_word(self, model: Any, word: Tensor, vocabulary: Vocabulary) -> None:
         model.words[vocabulary.mask] = word
 
-    def left_behind(self, weights: dict[str, Tensor], words: str, mask: int) -> dict[str, Tensor]:
-        """The row of <mask> stays as it is: the decoder read it, the encoder begins to."""
-        return {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.")}
-
     def forward(  # type: ignore[override]
         self,
         model: Any,
