@@ -271,3 +271,11 @@ def test_a_picture_is_not_overwritten_unasked(tmp_path, capsys):
 
 def test_a_grid_without_carbon_is_a_grid(capsys):
     assert planned(capsys, "small", "--device", "a100", "--co2", "0")["time"]["kg_co2"] == 0
+
+
+def test_it_says_the_shape_of_masks_and_refuses_one_that_the_data_do_not_have(capsys, data):
+    words = ("mini-base", "--mask.pattern", "span", "--mask.rate-end", "0.2", "--mask.rate-schedule", "cosine")
+    assert main(["plan", *words, "--max-steps", "10", "--data", str(data.folder)]) == 0
+    assert "to 20% (cosine) masked by span" in capsys.readouterr().out
+    missing = ("mini-base", "--mask.pattern", "pmi", "--max-steps", "10", "--data", str(data.folder))
+    assert "mask.pattern pmi needs units of words" in refused(capsys, *missing)

@@ -1,6 +1,8 @@
 """Recipes: YAML in and out, overrides, and what cannot run is refused with its key."""
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -136,6 +138,11 @@ def test_mini_base_and_its_early_form_differ_in_the_masks_only():
         ("mask: {rate: 0.5, drop: 0.49}", "leaves nothing visible"),
         ("mask: {rate_end: 0}", "mask.rate_end is 0"),
         ("mask: {rate_end: 0.99}", "mask.rate 0.99 \\+ mask.drop 0.0 leaves nothing visible"),
+        ("mask: {rate_end: 0.2, rate_schedule: steps}", "must be one of 'linear', 'cosine', 'step', not 'steps'"),
+        (
+            "mask: {rate_schedule: cosine}",
+            "mask.rate_schedule cosine says how the rate goes to mask.rate_end; give that",
+        ),
         ("mask: {rate: 0.001}", "predicts nothing in a row of 128"),
         ("mask: {random: 0.5, keep: 0.5}", "leave no position masked"),
         ("encoder: {width: 100, heads: 3}", "encoder.heads 3 does not divide encoder.width 100"),
@@ -200,3 +207,35 @@ def test_a_batch_splits_over_processes_and_micro_batches_or_says_why_not():
     assert batch_split(replace(train, micro_batch_size=None), 4) == (16, 1)
     with pytest.raises(UserError, match="batch_size 64 does not split"):
         batch_split(replace(train, micro_batch_size=24), 1)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "step"])
+def test_a_rate_begins_and_ends_exactly_as_the_recipe_says(schedule):
+    recipe = tiny_recipe(mask=MaskRecipe("span", rate=0.3, rate_end=0.1, rate_schedule=schedule, drop=0.1))
+    assert recipe.at(0).mask == MaskRecipe("span", 0.3, drop=0.1)
+    assert recipe.at(1).mask == MaskRecipe("span", 0.1, drop=0.1)
+    rates = [recipe.at(progress / 100).mask.rate for progress in range(101)]
+    assert all(one >= other for one, other in pairwise(rates))
+
+
+def test_a_rate_goes_in_a_line_as_half_a_cosine_or_in_one_step():
+    def rates(schedule):
+        mask = MaskRecipe(rate=0.5, rate_end=0.1, rate_schedule=schedule)
+        return [tiny_recipe(mask=mask).at(progress).mask.rate for progress in (0.25, 0.499, 0.5, 0.75)]
+
+    assert rates("linear") == pytest.approx([0.4, 0.3004, 0.3, 0.2])
+    assert rates("cosine") == pytest.approx([0.3 + 0.2 * math.cos(p * math.pi) for p in (0.25, 0.499, 0.5, 0.75)])
+    assert rates("step") == [0.5, 0.5, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_way_of_a_rate_goes_back_to_its_points(schedule):
+    mask = MaskRecipe(rate=0.0, rate_end=1.0, rate_schedule=schedule)
+    for progress in (0.0, 0.1, 0.5, 0.77, 1.0):
+        assert mask.point_of(mask.rate_at(progress)) == pytest.approx(progress)
+
+
+def test_recipes_from_before_there_were_shapes_and_schedules_mean_the_plain_ones(tmp_path):
+    lines = dump_recipe(tiny_recipe()).splitlines()
+    (tmp_path / "old.yaml").write_text("\n".join(line for line in lines if "rate_schedule" not in line))
+    assert load_recipe(tmp_path / "old.yaml").mask == MaskRecipe("uniform", 0.4, rate_schedule="linear")

@@ -13,14 +13,17 @@ from rich.text import Text
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.masking.masks import draw_masks
+from latemask.masking.patterns import vocabulary_for
 from latemask.masking.samples import SampleDataset
 from latemask.recipe import MaskRecipe, Recipe, check_recipe
-from latemask.text import PreparedData
+from latemask.text import Mixture, PreparedData
 from latemask.text.rows import count_tokens, document_lengths, part_of
 from latemask.text.shards import SPLITS
+from latemask.text.units import best_units, has_units, units_text
 
 _MOST_COUNTED = 100_000_000  # tokens; enough for every share that is shown
 _RARE = 100
+_EXAMPLES = 3  # units of each number of words
 _BINS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -30,6 +33,7 @@ def inspect(
     rows: int = 3,
     length: int = 128,
     rate: float = 0.5,
+    pattern: str = "uniform",
     seed: int = 0,
     verify: bool = False,
     json: bool = False,
@@ -41,13 +45,14 @@ def inspect(
         rows: How many rows to show, with a mask drawn.
         length: Tokens of a row.
         rate: Share of a row that is masked.
+        pattern: How masked positions are chosen, as mask.pattern says it: uniform, word, span, pmi.
         seed: Which rows and masks.
         verify: Read every file and compare it with its checksum.
         json: Print one JSON object instead of a page.
     """
     if rows < 0:
         raise UserError(f"--rows {rows} is less than none")
-    recipe = Recipe(length=length, mask=MaskRecipe(rate=rate), seed=seed)
+    recipe = Recipe(length=length, mask=MaskRecipe(pattern, rate), seed=seed)
     check_recipe(recipe)
     data = PreparedData.open(folder, verify=verify, everything=True)
     facts = {
@@ -60,6 +65,7 @@ def inspect(
         "dropped": data.manifest["dropped"],
         "vocabulary": _vocabulary(data),
         "extension": data.manifest.get("extension"),
+        "units": _units(data),
         "lengths": _lengths(data),
         "length": length,
         "rows": _rows(data, recipe, rows),
@@ -105,6 +111,13 @@ def _vocabulary(data: PreparedData) -> dict[str, Any]:
     }
 
 
+def _units(data: PreparedData) -> dict[str, Any] | None:
+    """Count the collocations that are kept, and show the best of each number of words."""
+    if not has_units(data.manifest):
+        return None
+    return {"found": data.manifest["units"]["found"], "examples": best_units(data, _EXAMPLES)}
+
+
 def _lengths(data: PreparedData) -> dict[str, Any]:
     lengths = document_lengths(data.shards("train"))
     if not len(lengths):
@@ -128,7 +141,8 @@ def _rows(data: PreparedData, recipe: Recipe, count: int) -> list[list[dict[str,
         return []
     samples = SampleDataset(rows, count, seed=recipe.seed).__getitems__(range(count))
     ids = np.stack([sample["ids"] for sample in samples])
-    masks = draw_masks(ids, np.arange(count), recipe.counts, data.vocabulary, recipe.seed)
+    vocabulary = vocabulary_for(recipe.mask.pattern, Mixture((data,), (1.0,)))
+    masks = draw_masks(ids, np.arange(count), recipe.counts, vocabulary, recipe.seed, recipe.mask.pattern)
     masked: np.ndarray = np.zeros(ids.shape, bool)
     np.put_along_axis(masked, masks.masked, True, axis=1)
     return [_stretches(data.tokenizer, *pair) for pair in zip(ids, masked, strict=True)]
@@ -160,6 +174,8 @@ def _show(facts: dict[str, Any], console: Console) -> None:
     line("vocabulary", _vocabulary_text(facts["vocabulary"]))
     if extension := facts["extension"]:
         line("new pieces", _extension_text(extension))
+    if units := facts["units"]:
+        line("units", f"{units_text(units['found'])}: {', '.join(printable(repr(text)) for text in units['examples'])}")
     line("checksums", facts["checksums"] + ("" if facts["checksums"] == "match" else " (--verify reads every file)"))
     if facts["lengths"]["histogram"]:
         _show_lengths(facts["lengths"], console)

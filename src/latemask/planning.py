@@ -17,9 +17,10 @@ from latemask.budget.plan import Plan, steps_for_flops
 from latemask.budget.table import cost_table
 from latemask.ground.console import say
 from latemask.ground.errors import UserError
+from latemask.masking.patterns import vocabulary_for
 from latemask.recipe import BudgetRecipe, Recipe, batch_split, bundled_recipes, check_recipe, load_recipe, spelled_out
 from latemask.starts import counting_seconds
-from latemask.text import PreparedData
+from latemask.text import Mixture, PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY
 
 _LARGEST_BUDGET = 1e40
@@ -212,6 +213,8 @@ def _with_recipe(recipe: Recipe, wish: _Wish) -> Plan:
     recipe = spelled_out(recipe, wish.vocabulary)
     check_recipe(recipe)
     wish.refuse_too_few_words(recipe)
+    if wish.data is not None:
+        vocabulary_for(recipe.mask.pattern, Mixture((wish.data,), (1.0,)))  # refused, where the data lack something
     machine, start = wish.machine(recipe)
     return wish.plan(recipe, wish.steps(recipe, machine, start), machine, start)
 

@@ -31,7 +31,7 @@ from latemask.ground.errors import UserError
 from latemask.ground.files import exclusive_lock, write_json_atomically, write_text_atomically
 from latemask.ground.sealed import MANIFEST as SEAL
 from latemask.ground.sealed import damage
-from latemask.recipe import MOST_STEPS, OBJECTIVES, ROOT, Recipe, Stem, differences, dump_recipe, load_recipe
+from latemask.recipe import MOST_STEPS, OBJECTIVES, PATTERNS, ROOT, Recipe, Stem, differences, dump_recipe, load_recipe
 
 PROGRESS = "progress.json"
 """In a checkpoint: how far it is."""
@@ -168,6 +168,8 @@ class RunFolder:
         began_with = self.record.get("data", {})
         if began_with.get("fingerprint") != data["fingerprint"]:
             changed.append(f"data: {began_with.get('folder')} -> {data['folder']} (other data, whatever the name)")
+        if "units" in getattr(PATTERNS[recipe.mask.pattern], "needs", ()) and began_with.get("units") != data["units"]:
+            changed.append("the units of the data (--pmi) are others")
         return changed
 
     def check_same(self, recipe: Recipe, data: dict[str, Any]) -> None:

@@ -133,12 +133,14 @@ def _refuse_doubles(runs: Sequence[SweepRun], path: Path) -> None:
 def _refuse_what_cannot_be(found: Sweep) -> None:
     """Plan every run before the first begins, and see that those that were begun are still what is asked for."""
     data = Mixture.open(found.data, verify=False)
+    from latemask.masking.patterns import vocabulary_for
     from latemask.model import complete_recipe  # not for --help: it loads torch
 
     for run in found.runs:
         try:  # on some machine; it need not be this one
             recipe = complete_recipe(run.recipe, data.vocabulary)
             check_recipe(recipe)
+            vocabulary_for(recipe.mask.pattern, data)
             planned_steps(recipe)
         except UserError as error:
             raise UserError(f"{printable(run.name)}: {error}") from None

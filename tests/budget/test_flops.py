@@ -120,9 +120,10 @@ def test_our_late_recipes_cost_no_more_than_the_method_says(name, early, most):
     assert most - 0.05 < late / mlm < most
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "step"])
 @pytest.mark.parametrize(("rate", "end"), [(0.5, 0.2), (0.2, 0.5), (0.41, 0.39), (0.4, 0.4), (0.4, None)])
-def test_a_rate_that_changes_costs_what_its_steps_cost(rate, end):
-    recipe = complete_recipe(tiny_recipe(mask=MaskRecipe(rate=rate, rate_end=end)), VOCABULARY)
+def test_a_rate_that_changes_costs_what_its_steps_cost(rate, end, schedule):
+    recipe = complete_recipe(tiny_recipe(mask=MaskRecipe(rate=rate, rate_end=end, rate_schedule=schedule)), VOCABULARY)
     steps, batch = 3000, recipe.train.batch_size
     each = [batch * sequence_flops(recipe.at((step + 0.5) / steps)).training for step in range(steps)]
     for done in (0, 1, 700, 1500, steps):

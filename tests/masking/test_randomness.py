@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latemask.masking.randomness import draws, key, shuffled
+from latemask.masking.randomness import Fork, Stream, draws, fork, key, shuffled
 
 
 @settings(max_examples=50, deadline=None)
@@ -38,3 +38,20 @@ def test_draws_are_uniform():
     drawn = draws(key(0, 1, np.arange(2000)), 50).astype(float) / 2**64
     assert abs(drawn.mean() - 0.5) < 0.005
     assert np.abs(np.histogram(drawn, 10, (0, 1))[0] / 10_000 - 1).max() < 0.05
+
+
+def test_forks_of_a_key_are_independent_of_its_draws_and_of_one_another():
+    keys = key(0, Stream.MASK, np.arange(500))
+    drawn = [draws(keys, 20), *(draws(fork(keys, use), 20) for use in Fork)]
+    assert len(np.unique(np.concatenate(drawn))) == 500 * 20 * (1 + len(Fork))
+    for one in drawn:
+        for other in drawn:
+            if one is not other:
+                assert abs(np.corrcoef(one.ravel().astype(float), other.ravel().astype(float))[0, 1]) < 0.04
+
+
+def test_forks_are_the_same_next_year():
+    assert [int(fork(key(7, Stream.MASK, np.array([3])), use)[0]) for use in Fork] == [
+        4568419808826967529,
+        14296438251776937117,
+    ]

@@ -8,7 +8,7 @@ import torch
 
 from latemask.budget.flops import sequence_flops
 from latemask.cli import main
-from latemask.recipe import BudgetRecipe, dump_recipe, spelled_out
+from latemask.recipe import BudgetRecipe, MaskRecipe, dump_recipe, spelled_out
 from latemask.training import calibration
 from latemask.training.calibration import RandomSteps, calibrated
 from latemask.training.loop import Loop
@@ -47,6 +47,12 @@ def test_a_recipe_too_large_to_time_whole_is_timed_with_fewer_rows(monkeypatch):
     monkeypatch.setattr(calibration, "_timed", lambda steps: (timed.append(steps.rows), (1.0, 2.0))[1])
     calibrated(tiny(4096), since=0.0)
     assert 1 <= timed[0] < 4096
+
+
+@pytest.mark.parametrize("pattern", ["word", "span", "pmi"])
+def test_masks_with_a_shape_are_timed_without_data(pattern):
+    steps = RandomSteps(tiny(4, mask=MaskRecipe(pattern)), 4, torch.device("cpu"))
+    assert steps.batch()["labels"].shape == (4, steps.recipe.counts.predicted)
 
 
 @pytest.mark.parametrize("objective", ["late", "early"])

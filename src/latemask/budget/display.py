@@ -14,7 +14,7 @@ from rich.table import Table
 from latemask.budget.choice import RULE, Candidate
 from latemask.budget.plan import Plan
 from latemask.budget.table import LAYERS, LENGTH, MASKS, PAPER, PUBLISHED, SIZES, VOCABULARY, Cell
-from latemask.recipe import OBJECTIVES, Recipe, bundled_recipes
+from latemask.recipe import OBJECTIVES, MaskRecipe, Recipe, bundled_recipes
 
 _UNKNOWN = "-"
 _NARROWEST = 79  # columns; a narrower terminal wraps the lines, instead of losing numbers
@@ -73,7 +73,9 @@ def _masking(recipe: Recipe) -> str:
     changed = f", {1 - mask.random - mask.keep:.0%} of them [MASK]" if mask.random or mask.keep else ""
     dropped = f", {mask.drop:.0%} dropped" if mask.drop else ""
     masked = " to ".join(f"{rate * 100:.3g}%" for rate in (mask.rate, mask.rate_end) if rate is not None)
-    return f"{masked} masked{changed}{dropped}, {OBJECTIVES[recipe.objective].where(recipe)}"
+    pattern = f" by {mask.pattern}" if mask.pattern != MaskRecipe.pattern else ""
+    how = f" ({mask.rate_schedule})" if mask.rate_schedule != MaskRecipe.rate_schedule else ""
+    return f"{masked}{how} masked{pattern}{changed}{dropped}, {OBJECTIVES[recipe.objective].where(recipe)}"
 
 
 def _plural(noun: str, count: int) -> str:

@@ -69,11 +69,13 @@ def _changes_of_rate(recipe: Recipe) -> list[float]:
     mask, length = recipe.mask, recipe.length
     if mask.rate_end is None or mask.rate_end == mask.rate:
         return []
+    if mask.rate_schedule == "step":
+        return [mask.point_of(1)]
     first, last = mask.rate * length, mask.rate_end * length
     halves = range(math.floor(min(first, last)), math.ceil(max(first, last)) + 1)
     if len(halves) > _MOST_STAGES:  # of very long rows: near enough
         return [number / _MOST_STAGES for number in range(1, _MOST_STAGES)]
-    return [(half + 0.5 - first) / (last - first) for half in halves]
+    return [mask.point_of((half + 0.5 - first) / (last - first)) for half in halves]
 
 
 def _branch_steps(recipe: Recipe, flops: float, stem: Stem) -> int:

@@ -31,6 +31,15 @@ class Stream(IntEnum):
     """Rows of the second and later corpora of a mixture: this number and theirs, by epoch."""
 
 
+class Fork(IntEnum):
+    """What else a sample's key decides, each independent of its draws and of the others. Numbers are for ever, too."""
+
+    SPANS = 1
+    """Where a row is cut into spans."""
+    OVERLAPS = 2
+    """Which of two collocations that overlap is one."""
+
+
 def mix(x: np.ndarray) -> np.ndarray:
     """SplitMix64's finaliser: a bijection of uint64 that leaves no visible trace of its input."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -45,10 +54,19 @@ def key(seed: int, stream: int, indices: np.ndarray) -> np.ndarray:
     return mix(start ^ mix(np.asarray(indices, np.uint64) + _GOLDEN))
 
 
+def fork(keys: np.ndarray, use: int) -> np.ndarray:
+    """Return keys for another use, independent of the given ones and of all that is drawn by them."""
+    return mix(~keys + mix(np.array([use], np.uint64) * _GOLDEN))
+
+
 def draws(keys: np.ndarray, count: int) -> np.ndarray:
     """Return `count` uint64 draws for every key: [keys, count]."""
-    counter = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-    return mix(keys[:, None] + counter)
+    return drawn_at(keys[:, None], np.arange(1, count + 1, dtype=np.uint64))
+
+
+def drawn_at(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return the draws of some numbers, uint64 and from 1 on, by keys of a shape that goes with theirs."""
+    return mix(keys + numbers * _GOLDEN)
 
 
 def shuffled(positions: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ section of its own with it (`recipe.options`; late masking's is called `join`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ _ROTARY_BASE = 10_000.0
 _NEW_RATE = 1e-3
 _CONTINUING_RATE = 1e-4  # at the width of a base model
 MLM_RATE = 0.15  # of BERT and RoBERTa: what we are compared with, and how every run is validated
+RateSchedule = Literal["linear", "cosine", "step"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -77,17 +79,36 @@ class MaskRecipe:
     """Which positions are hidden and predicted, as shares of a row."""
 
     pattern: str = field(default="uniform", metadata={"table": PATTERNS})
-    """How positions are chosen; uniform: each is as likely as any other."""
+    """How positions are chosen; uniform: each by itself; word: whole words; span: runs of 1 to 10 words; pmi: whole
+    collocations, which `latemask prepare --pmi` found in the data."""
     rate: float = 0.4
     """Share of a row that is predicted."""
     rate_end: float | None = None
-    """Share at the end of the run: from `rate` it goes there in a straight line; by default it stays."""
+    """Share at the end of the run; by default it stays what it is."""
+    rate_schedule: RateSchedule = "linear"
+    """How the share goes from `rate` to `rate_end`: in a straight line, as half a cosine, or in one step, halfway."""
     random: float = 0.0
     """Of the predicted positions, the share that stays visible as a random token (BERT: 0.1)."""
     keep: float = 0.0
     """Of the predicted positions, the share that stays visible unchanged (BERT: 0.1)."""
     drop: float = 0.0
     """Share of a row that is hidden from the encoder and predicted by nobody."""
+
+    def rate_at(self, progress: float) -> float:
+        """Return the share that is predicted at a point of the run, from 0 to 1."""
+        if self.rate_end is None:
+            return self.rate
+        if self.rate_schedule == "step":
+            progress = float(progress >= 0.5)
+        elif self.rate_schedule == "cosine":
+            progress = (1 - math.cos(math.pi * progress)) / 2
+        return self.rate_end if progress == 1 else self.rate + progress * (self.rate_end - self.rate)
+
+    def point_of(self, done: float) -> float:
+        """Return where in the run so much of the way to the last share is done, from 0 to 1."""
+        if self.rate_schedule == "step":
+            return 0.5
+        return done if self.rate_schedule == "linear" else math.acos(1 - 2 * min(max(done, 0.0), 1.0)) / math.pi
 
 
 @dataclass(frozen=True)
@@ -194,7 +215,7 @@ class Recipe:
         """Return the recipe as it is at a point of the run, from 0 to 1: with a rate that stays, and one objective."""
         mask, finish = self.mask, self.train.finish_early
         if mask.rate_end is not None:
-            mask = replace(mask, rate=mask.rate + progress * (mask.rate_end - mask.rate), rate_end=None)
+            mask = replace(mask, rate=mask.rate_at(progress), rate_end=None, rate_schedule=MaskRecipe.rate_schedule)
         last = OBJECTIVES[self.objective].finish if finish and progress >= 1 - finish else None
         return replace(self, mask=mask, objective=last or self.objective, train=replace(self.train, finish_early=0.0))
 

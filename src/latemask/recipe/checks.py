@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from latemask.ground.errors import UserError
-from latemask.recipe import FAMILIES, MOST_STEPS, OBJECTIVES, Recipe
+from latemask.recipe import FAMILIES, MOST_STEPS, OBJECTIVES, MaskRecipe, Recipe
 
 _LARGEST = 2**31
 # Intervals as mathematicians write them: ( and ) leave the end out.
@@ -75,6 +75,8 @@ def _problems(recipe: Recipe) -> Iterator[str | None]:
     yield FAMILIES[encoder.family].problem(encoder)
     if mask.random + mask.keep > 1:
         yield f"mask.random {mask.random} + mask.keep {mask.keep} is more than 1"
+    if mask.rate_end is None and mask.rate_schedule != MaskRecipe.rate_schedule:
+        yield f"mask.rate_schedule {mask.rate_schedule} says how the rate goes to mask.rate_end; give that, too"
     yield _count_problem(recipe.at(0))
     yield _count_problem(recipe.at(1))
     yield OBJECTIVES[recipe.objective].problem(recipe)

@@ -11,7 +11,7 @@ from latemask.budget.flops import mlm_baseline, planned_steps, sequence_flops, s
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest
-from latemask.recipe import MLM_RATE, OBJECTIVES, BudgetRecipe, Recipe, Stem, flat, load_recipe, spelled_out
+from latemask.recipe import MLM_RATE, OBJECTIVES, BudgetRecipe, MaskRecipe, Recipe, Stem, flat, load_recipe, spelled_out
 from latemask.run_folder import WATCHING, RunFolder, is_number, tokenizer_checksum
 
 
@@ -139,9 +139,11 @@ class Run:
         """The way of masking, in a few words."""
         mask = self.recipe.mask
         end = "" if mask.rate_end is None else f" to {mask.rate_end:.0%}"
+        names, usual = (mask.rate_schedule, mask.pattern), (MaskRecipe.rate_schedule, MaskRecipe.pattern)
+        shape = [name for name, plain in zip(names, usual, strict=True) if name != plain]
         drop = [f"drop {mask.drop:.0%}"] if mask.drop else []
         own = OBJECTIVES[self.recipe.objective].words(self.recipe)
-        return " ".join([self.recipe.objective, f"{mask.rate:.0%}{end}", *drop, *own])
+        return " ".join([self.recipe.objective, f"{mask.rate:.0%}{end}", *shape, *drop, *own])
 
     @property
     def arm(self) -> Recipe:

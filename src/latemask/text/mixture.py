@@ -12,6 +12,7 @@ from latemask.ground.errors import UserError
 from latemask.text.prepared import PreparedData
 from latemask.text.rows import TokenRows
 from latemask.text.tokenizer import Vocabulary
+from latemask.text.units import Units, units_of
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,16 @@ class Mixture:
         return self.parts[0].vocabulary
 
     @property
+    def words(self) -> bytes | None:
+        """What its pieces say of words."""
+        return self.parts[0].words
+
+    @property
+    def units(self) -> Units | None:
+        """The units that are kept with any of the parts, found in all of them."""
+        return units_of(self.parts)
+
+    @property
     def tokenizer(self) -> Any:
         """The tokenizer of all parts."""
         return self.parts[0].tokenizer
@@ -90,6 +101,7 @@ class Mixture:
             "weights": list(self.weights),
             "tokenizer": str(self.tokenizer_folder.resolve()),
             "fingerprint": several if len(self.parts) > 1 else self.parts[0].fingerprint,
+            "units": [part.units_checksum for part in self.parts],
             "documents": sum(part.manifest["splits"]["train"]["documents"] for part in self.parts),
             "tokens": self.tokens,
             "vocabulary": self.vocabulary.size,

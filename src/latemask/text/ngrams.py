@@ -18,14 +18,14 @@ from itertools import pairwise
 import numpy as np
 from datatrove.utils.text import TERMINAL_PUNCTUATION
 
+from latemask.text.words import WITHOUT_SPACES
+
 WORDS = 13
 """The length of an n-gram, as for GPT-3 (Brown et al. 2020, appendix C)."""
 FEWEST_WORDS = 5
 """Shorter sentences are everywhere and say nothing."""
 
 _OTHER, _LETTER, _LONE, _END, _NEWLINE = range(5)
-# Thai and Lao, Burmese, Khmer, kana, Han
-_WITHOUT_SPACES = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF))
 _BEHIND_LETTERS = 0x40000  # the planes above hold none
 _BATCH_CHARACTERS = 1 << 18
 _BASE_OF_CHARACTERS = 0x9E3779B97F4A7C15  # any large odd numbers
@@ -82,7 +82,7 @@ class Words:
         for offset in range(length):
             hashes *= np.uint64(_BASE_OF_WORDS)
             hashes += self.hashes[firsts + offset]
-        return _mixed(hashes)
+        return mixed(hashes)
 
 
 def corpus_hashes(texts: Sequence[str], one_in: int) -> np.ndarray:
@@ -112,7 +112,7 @@ def _kinds_of_characters() -> np.ndarray:
     categories = [unicodedata.category(chr(code)) for code in range(_BEHIND_LETTERS)]
     # Marks, too: they are the vowels of Indian scripts.
     kinds[:_BEHIND_LETTERS] = [_LETTER if category[0] in "LMN" else _OTHER for category in categories]
-    for first, last in _WITHOUT_SPACES:
+    for first, last in WITHOUT_SPACES:
         within = kinds[first : last + 1]
         within[within == _LETTER] = _LONE
     kinds[[ord(character) for character in TERMINAL_PUNCTUATION]] = _END
@@ -132,20 +132,23 @@ def _shifted(flags: np.ndarray, by: int) -> np.ndarray:
 
 def _hashes_of_ranges(codes: np.ndarray, firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
     """Hash codes[first] … codes[last] for every range: polynomials mod 2^64, as differences of one running sum."""
-    powers = _powers(_BASE_OF_CHARACTERS, len(codes))
-    terms = codes * powers
+    terms = codes * powers(_BASE_OF_CHARACTERS, len(codes))
     sums = np.cumsum(terms)
-    back = _powers(pow(_BASE_OF_CHARACTERS, -1, 2**64), len(codes))[firsts]
-    return _mixed((sums[lasts] - sums[firsts] + terms[firsts]) * back)
+    back = powers(pow(_BASE_OF_CHARACTERS, -1, 2**64), len(codes))[firsts]
+    return mixed((sums[lasts] - sums[firsts] + terms[firsts]) * back)
 
 
-def _powers(base: int, count: int) -> np.ndarray:
-    powers: np.ndarray = np.full(count, base, np.uint64)
-    powers[:1] = 1
-    return np.cumprod(powers)
+@lru_cache(maxsize=4)  # masks are drawn for rows of one length
+def powers(base: int, count: int) -> np.ndarray:
+    """Return 1, base, base² … mod 2^64."""
+    factors: np.ndarray = np.full(count, base, np.uint64)
+    factors[:1] = 1
+    found = np.cumprod(factors)
+    found.setflags(write=False)
+    return found
 
 
-def _mixed(hashes: np.ndarray) -> np.ndarray:
+def mixed(hashes: np.ndarray) -> np.ndarray:
     """Spread every bit over all others (the finalizer of SplitMix64): tables use some of the bits alone."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -69,7 +69,7 @@ class Preparation:
             check_language_model(self.cleaning.language)
         lock = self.place.lock()
         try:
-            with _interruptible(), execution.threads():
+            with interruptible(), execution.threads():
                 return self._run(execution)
         except MemoryError:
             raise UserError("out of memory; lower --workers or --tokenizer-sample") from None
@@ -159,7 +159,7 @@ class Preparation:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let SIGTERM end the work like Ctrl-C does, and say how to go on."""
 
     def stop(number: int, frame: Any) -> None:

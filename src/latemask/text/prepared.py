@@ -4,6 +4,7 @@ DIR/manifest.json     counts, settings, versions, a checksum for every file and 
 DIR/.verified.json    what the files looked like when they were last compared with their checksums; may be missing
 DIR/tokenizer/        a Hugging Face tokenizer
 DIR/ngrams.bin        hashes of what stands in the training text; may be missing
+DIR/units.safetensors collocations of the training text, for masks with their shape; may be missing
 DIR/neighbours/       counts of neighbouring tokens, for a start from the corpus; may be missing
 DIR/train/*.ds        token shards with their .index
 DIR/validation/*.ds
@@ -17,6 +18,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,12 @@ from latemask.text.new_pieces import read_extension
 from latemask.text.progress import ProgressWatch
 from latemask.text.rows import SPLITS, Shard, TokenRows
 from latemask.text.tokenizer import Vocabulary, load_tokenizer, vocabulary_of
+from latemask.text.words import words_of
 
 MANIFEST = "manifest.json"
 NOTE = ".verified.json"
 NGRAMS = "ngrams.bin"
+UNITS = "units.safetensors"
 NEIGHBOURS = "neighbours"
 FORMAT = 3
 
@@ -73,6 +77,16 @@ class PreparedData:
         record = self.manifest["tokenizer"]
         return Vocabulary(**{**record, "special": tuple(record["special"])})
 
+    @cached_property
+    def words(self) -> bytes | None:
+        """What the tokenizer's pieces say of words; None where they tell nothing."""
+        path = self.tokenizer_folder / "tokenizer.json"
+        try:
+            content = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            raise UserError(f"{path} cannot be read; prepare the data again (--overwrite)") from None
+        return words_of(content, self.vocabulary.size, self.vocabulary.special)
+
     @property
     def tokenizer_folder(self) -> Path:
         """Where the tokenizer is."""
@@ -85,9 +99,14 @@ class PreparedData:
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """Checksums that tell this data from any other; whether n-grams are kept of it makes no difference to a run."""
+        """Checksums that tell this data from any other; what was found in it, and is kept beside it, makes no other."""
         files = self.manifest["files"].items()
-        return {name: record["sha256"] for name, record in files if name != NGRAMS}
+        return {name: record["sha256"] for name, record in files if name not in (NGRAMS, UNITS)}
+
+    @property
+    def units_checksum(self) -> str | None:
+        """The checksum of the units that are kept, if there are some: what a run with their masks depends on."""
+        return self.manifest["files"][UNITS]["sha256"] if self.manifest.get("units") else None
 
     @property
     def token_bytes(self) -> int:
@@ -179,10 +198,24 @@ def write_manifest(out: Path, *, files: dict[str, Any], stamps: dict[str, str], 
         "format": FORMAT,
         **entries,
         **({"extension": asdict(extension)} if (extension := read_extension(out / "tokenizer")) else {}),
-        "tokenizer": asdict(vocabulary_of(load_tokenizer(out / "tokenizer"))),
+        "tokenizer": vocabulary_of(load_tokenizer(out / "tokenizer")).record,
         "files": {**files, **{name: file_record(path) for name, path in paths.items()}},
         "versions": versions(),
     }
+    return _written(out, manifest, stamps)
+
+
+def with_file(data: PreparedData, name: str, record: dict[str, Any] | None, **entries: Any) -> PreparedData:
+    """Note in the manifest of a finished folder that a file is there, or with no record that it is not; and entries."""
+    files = {other: known for other, known in data.manifest["files"].items() if other != name}
+    stamps = {**_read_note(data.folder, data.manifest)}
+    if record:
+        files[name], stamps[name] = record, stamp(data.folder / name)
+    manifest = {**data.manifest, **entries, "files": files}
+    return _written(data.folder, {key: value for key, value in manifest.items() if value is not None}, stamps)
+
+
+def _written(out: Path, manifest: dict[str, Any], stamps: dict[str, str]) -> PreparedData:
     write_json_atomically(out / MANIFEST, {**manifest, "sha256": json_digest(manifest)})
     data = PreparedData.open(out, verify=False)
     _write_note(out, data.manifest, stamps)
@@ -217,6 +250,8 @@ def _check_shape(manifest: dict[str, Any]) -> None:
     table = manifest.get("ngrams")
     if table and 2 * (table["entries"] + table["buckets"]) != manifest["files"][NGRAMS]["bytes"]:
         raise ValueError
+    if units := manifest.get("units"):
+        int(units["wanted"]), manifest["files"][UNITS]
     for split in SPLITS:
         record = manifest["splits"][split]
         for shard in record["shards"]:

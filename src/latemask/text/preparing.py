@@ -22,10 +22,11 @@ from latemask.text.cleaning import Cleaning, Dedup
 from latemask.text.corpora import Builtin, Corpus, Files, HubDataset
 from latemask.text.executors import Execution, Where, executor_options
 from latemask.text.ngram_table import has_ngrams
-from latemask.text.preparation import Preparation
+from latemask.text.preparation import Preparation, interruptible
 from latemask.text.prepared import MANIFEST, PreparedData, read_manifest
 from latemask.text.sources import find_sources
-from latemask.text.tokenizer import LARGEST_VOCABULARY, SMALLEST_VOCABULARY, Normalization, TokenizerPlan
+from latemask.text.tokenizer import LARGEST_VOCABULARY, SMALLEST_VOCABULARY, Normalization, TokenizerPlan, words_in
+from latemask.text.units import with_units, words_to_find
 from latemask.text.workplace import FOLDER, RESULT, Workplace
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -53,6 +54,7 @@ def prepare(
     language: str | None = None,
     dedup: Dedup | None = None,
     no_ngrams: bool = False,
+    pmi: int | None = None,
     workers: int | None = None,
     executor: Where = "local",
     executor_option: Sequence[str] = (),
@@ -86,6 +88,8 @@ def prepare(
         language: Drop documents in other languages than this code, or these: en or en,de.
         dedup: Drop documents that are the same as another (exact) or nearly so (minhash).
         no_ngrams: Keep no hashes of the text's 13-grams, by which finetune and grammar tell what of a test was seen.
+        pmi: Find so many collocations of 2 to 5 words in the training text, and keep them with it, for mask.pattern
+            pmi; also in data that are prepared already.
         workers: Processes and threads to use; by default all cores. The result does not depend on it.
         executor: Where to run: on this machine, or on a cluster by datatrove's Slurm or Ray executor.
         executor_option: NAME=VALUE for datatrove's Slurm or Ray executor, like partition=cpu.
@@ -98,9 +102,10 @@ def prepare(
         if place is not None and not str(place):
             raise UserError(f"{option} is empty: give a folder or a Hub id")
     inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
-    _check_numbers(vocab_size if tokenizer is None else None, new_pieces, validation, min_chars, workers)
+    _check_numbers(vocab_size if tokenizer is None else None, new_pieces, pmi, validation, min_chars, workers)
     if adopt:
-        return adopt_shards(Path(adopt), str(tokenizer) if tokenizer else None, validation, overwrite)
+        found = adopt_shards(Path(adopt), str(tokenizer) if tokenizer else None, validation, overwrite)
+        return _with_units(found, pmi, overwrite)
     if out is None:
         raise UserError("say where the data goes: --out")
     out = Path(out)
@@ -125,9 +130,18 @@ def prepare(
     cleaning = Cleaning(min_chars, language, dedup)
     preparation = Preparation(out, corpus, cleaning, plan, validation, strict, keeps_ngrams=not no_ngrams)
     if done := _already_done(out, preparation, overwrite):
-        return done
+        return _with_units(done, pmi, overwrite)
     _refuse_foreign(out, overwrite)
-    return preparation.run(execution)
+    if pmi is not None and plan.reused is not None:
+        words_to_find(words_in(plan.reused), f"the tokenizer at '{plan.given}'")  # before all the work
+    return _with_units(preparation.run(execution), pmi, overwrite)
+
+
+def _with_units(data: PreparedData, pmi: int | None, overwrite: bool) -> PreparedData:
+    if pmi is None:
+        return data
+    with interruptible():
+        return with_units(data, pmi, overwrite)
 
 
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(prepare).parameters.items()}
@@ -139,7 +153,7 @@ _ONLY_WITH = {
     "format": {"inputs"},
     "text_field": {"inputs", "hf_dataset"},
 }
-_WITH_ADOPT = {"adopt", "tokenizer", "validation", "overwrite"}
+_WITH_ADOPT = {"adopt", "tokenizer", "validation", "overwrite", "pmi"}
 _OF_A_NEW_TOKENIZER = ("vocab_size", "tokenizer_sample", "normalize")
 _NOT_WITH_EXTEND = ("vocab_size", "tokenizer", "normalize")
 
@@ -178,7 +192,12 @@ def _check_extension(given: set[str]) -> None:
 
 
 def _check_numbers(
-    vocab_size: int | None, new_pieces: int | None, validation: float, min_chars: int, workers: int | None
+    vocab_size: int | None,
+    new_pieces: int | None,
+    pmi: int | None,
+    validation: float,
+    min_chars: int,
+    workers: int | None,
 ) -> None:
     if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
         raise UserError(
@@ -189,6 +208,8 @@ def _check_numbers(
         raise UserError(f"--vocab-size {vocab_size} is too large: {LARGEST_VOCABULARY:,} pieces at most")
     if new_pieces is not None and new_pieces < 1:
         raise UserError(f"--new-pieces {new_pieces}: one at least")
+    if pmi is not None and pmi < 1:
+        raise UserError(f"--pmi {pmi}: one at least")
     if not 0 <= validation < 1:
         raise UserError(f"--validation {validation} is not a share in [0, 1)")
     if min_chars < 0:

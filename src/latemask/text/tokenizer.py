@@ -10,14 +10,18 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest, write_json_atomically
 from latemask.text.reading import content_hash
+from latemask.text.words import words_of
+
+if TYPE_CHECKING:
+    from latemask.text.units import Units
 
 # RoBERTa's ids: <s> 0, <pad> 1, </s> 2, <unk> 3; <mask> follows.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -42,6 +46,15 @@ class Vocabulary:
     pad: int
     mask: int
     special: tuple[int, ...]
+    words: bytes | None = field(default=None, compare=False, repr=False)
+    """What each piece says of words (text/words.py), where a masking pattern needs it."""
+    units: Units | None = field(default=None, compare=False, repr=False)
+    """Collocations of the data, likewise."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The ids alone, as a manifest has them."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, normalize: Normalization = "nfc") -> Any:
@@ -187,6 +200,12 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
         )
     reserved = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}  # without a role
     return Vocabulary(size=len(tokenizer), special=tuple(sorted({*tokenizer.all_special_ids, *reserved})), **ids)
+
+
+def words_in(tokenizer: Any) -> bytes | None:
+    """Return what the pieces of a tokenizer say of words; None where they tell nothing."""
+    vocabulary = vocabulary_of(tokenizer)
+    return words_of(json.loads(tokenizer.backend_tokenizer.to_str()), vocabulary.size, vocabulary.special)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

@@ -25,12 +25,12 @@ from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.ground.files import exclusive_lock, write_json_atomically
 from latemask.text.ngram_table import NgramTable
-from latemask.text.prepared import MANIFEST, NEIGHBOURS, NGRAMS, NOTE, PreparedData, write_manifest
+from latemask.text.prepared import MANIFEST, NEIGHBOURS, NGRAMS, NOTE, UNITS, PreparedData, write_manifest
 from latemask.text.reading import Problems
 from latemask.text.shards import SPLITS, PartRecord, ShardWriter, shard_name
 
 FOLDER = ".preparing"
-RESULT = frozenset({MANIFEST, NOTE, NGRAMS, NEIGHBOURS, "tokenizer", *SPLITS})
+RESULT = frozenset({MANIFEST, NOTE, NGRAMS, UNITS, NEIGHBOURS, "tokenizer", *SPLITS})
 """What a finished folder holds."""
 _OF_A_SHARD = (".ds", ".ds.index")
 _OF_A_TOKENIZER = (".json", ".jinja", ".txt", ".model")

@@ -18,6 +18,8 @@ from latemask.masking.batches import Batch, Collator, MaskSchedule
 from latemask.model import build_model
 from latemask.recipe import Recipe, batch_split
 from latemask.text import Vocabulary
+from latemask.text.units import Units
+from latemask.text.words import all_words
 from latemask.training.loop import Loop
 
 _SECONDS = 20.0
@@ -52,7 +54,9 @@ class RandomSteps:
     def __init__(self, recipe: Recipe, rows: int, device: torch.device):
         assert recipe.encoder.vocab_size is not None
         special = (0, 1, 2, 3, 4)
-        self.vocabulary = Vocabulary(recipe.encoder.vocab_size, bos=0, eos=2, pad=1, mask=4, special=special)
+        size, units = recipe.encoder.vocab_size, Units.of([], b"")
+        ids = {"bos": 0, "eos": 2, "pad": 1, "mask": 4}
+        self.vocabulary = Vocabulary(size, **ids, special=special, words=all_words(size), units=units)
         self.recipe, self.rows = recipe, rows
         torch.manual_seed(recipe.seed)
         self.loop = Loop(recipe, _MANY, build_model(recipe, self.vocabulary), device)

@@ -7,6 +7,7 @@ import signal
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,11 +18,12 @@ from latemask.ground.errors import UserError
 from latemask.ground.precision import mixed_precision
 from latemask.ground.processes import own_device, rank, world_size
 from latemask.masking.batches import Batch, Collator, MaskSchedule
+from latemask.masking.patterns import vocabulary_for
 from latemask.masking.samples import SampleDataset
 from latemask.model import complete_recipe
 from latemask.model.vocabulary import pieces_new_to
 from latemask.recipe import ROOT, EncoderRecipe, Recipe, Stem, batch_split, check_recipe
-from latemask.text import Mixture
+from latemask.text import Mixture, Vocabulary
 from latemask.training.schedules import Phases
 from latemask.training.trackers import refuse_missing
 
@@ -37,6 +39,11 @@ class Job:
     stem: Stem = ROOT
     new_pieces: tuple[tuple[int, ...], ...] = ()
     """The old ids that spelled each of the last pieces, where the encoder to begin with has no rows for them."""
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary, with all that the masking pattern needs."""
+        return vocabulary_for(self.recipe.mask.pattern, self.data)
 
     @property
     def batch_tokens(self) -> int:
@@ -97,7 +104,7 @@ class Job:
             self._loader(
                 self.train_samples(done, left_out),
                 [range(first, first + rows) for first in each],
-                Collator.of(self.recipe_after(done), self.data.vocabulary, schedule),
+                Collator.of(self.recipe_after(done), self.vocabulary, schedule),
             )
         )
 
@@ -165,12 +172,14 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
     if late := [step for step in recipe.train.keep_at if step > steps]:
         raise UserError(f"train.keep_at has step {late[0]:,}, and the run has {steps:,}")
     Phases.of(recipe.train, steps)
+    job = Job(recipe, data, steps, stem, new_pieces)
+    job.vocabulary  # noqa: B018  (refused here, where the pattern needs more than there is)
     refuse_missing(recipe.train.report_to)
     if recipe.train.compile and own_device().type == "cpu" and not can_compile():
         raise UserError(
             "train.compile needs a C++ compiler and Python's headers on a CPU (g++, python3-dev); they are not here"
         )
-    return Job(recipe, data, steps, stem, new_pieces)
+    return job
 
 
 def can_compile() -> bool:
