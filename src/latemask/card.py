@@ -54,7 +54,7 @@ _TRAINING = """
 | | |
 |---|---|
 | steps | {steps:,} |
-| tokens of text seen | {seen:,} |
+| tokens of text seen | {seen:,} |{selected}
 | compute, forward and backward | {flops:.3g} FLOPs |
 | start | {start} |
 | validation loss, 15 % masked | {validation} |{finish}
@@ -145,12 +145,23 @@ def _training(run: RunFolder, source: Path) -> str:
         steps=steps,
         seen=stem.tokens + round((last["tokens"] - stem.tokens) * since),
         flops=stem.flops + (last["flops"] - stem.flops) * since,
+        selected=_selected(run),
         start=_start(run),
         validation=f"{validated[-1]['eval_loss']:.3f}" if validated else "not measured",
         finish=_finish(run, steps, validated),
         history=_history(run),
         recipe=run.recipe_file.read_text("utf-8", errors="replace"),
     )
+
+
+def _selected(run: RunFolder) -> str:
+    """Say how the rows were chosen, if they were."""
+    recipe = load_recipe(run.recipe_file)
+    if recipe.select.reference is None:
+        return ""
+    rows = f"{recipe.train.batch_size:,} of {recipe.rows_read:,} rows a step"
+    by = f"those with the most loss above that of {_safe(Path(recipe.select.reference).name)}"
+    return f"\n| chosen to be trained on | {rows}: {by} |"
 
 
 def _start(run: RunFolder) -> str:

@@ -19,6 +19,7 @@ from latemask.ground.console import say
 from latemask.ground.errors import UserError
 from latemask.masking.patterns import vocabulary_for
 from latemask.recipe import BudgetRecipe, Recipe, batch_split, bundled_recipes, check_recipe, load_recipe, spelled_out
+from latemask.references import with_reference
 from latemask.starts import counting_seconds
 from latemask.text import Mixture, PreparedData
 from latemask.text.tokenizer import DEFAULT_VOCABULARY
@@ -210,7 +211,7 @@ def _with_recipe(recipe: Recipe, wish: _Wish) -> Plan:
         recipe = _going_on(recipe, recipe.encoder.init, wish.data)
     if recipe.encoder.vocab_size is None and wish.data is None:
         say(f"vocabulary unknown: planned with {DEFAULT_VOCABULARY:,} pieces (--data FOLDER or --encoder.vocab-size)")
-    recipe = spelled_out(recipe, wish.vocabulary)
+    recipe = with_reference(spelled_out(recipe, wish.vocabulary))
     check_recipe(recipe)
     wish.refuse_too_few_words(recipe)
     if wish.data is not None:

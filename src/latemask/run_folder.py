@@ -90,6 +90,7 @@ class RunFolder:
             list(map(int, record.get("left_out_batches", [])))
             list(map(str, record.get("precision", [])))
             float(record["start_seconds"] if str(record.get("start", "")) else 0)
+            str(record.get("reference", {"checksum": ""})["checksum"])
             _stem_in(record)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise UserError(f"{path} is damaged; put it back, or start again with --overwrite") from None
@@ -183,11 +184,15 @@ class RunFolder:
         if not allow_changes:
             self.check_same(recipe, data)
         changed = self.changes(recipe, data)
+        began_with = load_recipe(self.recipe_file)
         shape = (*_FIXED, f"{OBJECTIVES[recipe.objective].section}.")
-        if fixed := [line for line in changed if line.startswith(shape)]:
+        fixed = [line for line in changed if line.startswith(shape)]
+        if recipe.rows_read != began_with.rows_read:
+            fixed += [line for line in changed if line.startswith("select.")]
+        if fixed:
             kept = "a run keeps its model's shape, and its batch, by which samples are counted"
             raise UserError(f"{'; '.join(fixed)}: {kept}")
-        if every := differences(load_recipe(self.recipe_file), recipe):
+        if every := differences(began_with, recipe):
             say(f"going on with changes: {'; '.join(every)}")
             write_text_atomically(self.recipe_file, dump_recipe(recipe))
         if changed:
@@ -328,7 +333,9 @@ def _stem_in(record: dict[str, Any]) -> Stem:
     for one in branch["history"]:
         int(one["from"]), int(one["step"]), float(one["own_flops"]), int(one["own_tokens"])
         str(one["id"] + one["run"] + one["data"] + "".join(one["changed"]))
-    return Stem(int(branch["step"]), int(branch["samples"]), int(branch["tokens"]), float(branch["flops"]))
+    tokens = int(branch["tokens"])
+    read = int(branch.get("tokens_read", tokens))  # of before rows were selected
+    return Stem(int(branch["step"]), int(branch["samples"]), tokens, float(branch["flops"]), read)
 
 
 def step_of(checkpoint: Path) -> int:

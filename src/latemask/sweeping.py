@@ -28,6 +28,7 @@ from latemask.ground.errors import TimeIsUp, UserError, nearest
 from latemask.ground.files import read_yaml, write_text_atomically
 from latemask.ground.signals import deadline
 from latemask.recipe import BudgetRecipe, Recipe, check_recipe, dump_recipe, flat, load_recipe
+from latemask.references import with_reference
 from latemask.reporting import compare
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
@@ -138,7 +139,7 @@ def _refuse_what_cannot_be(found: Sweep) -> None:
 
     for run in found.runs:
         try:  # on some machine; it need not be this one
-            recipe = complete_recipe(run.recipe, data.vocabulary)
+            recipe = with_reference(complete_recipe(run.recipe, data.vocabulary))
             check_recipe(recipe)
             vocabulary_for(recipe.mask.pattern, data)
             planned_steps(recipe)

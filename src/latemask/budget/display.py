@@ -24,11 +24,12 @@ def show_plan(plan: Plan, command: str | None) -> None:
     """Print a plan; `command` runs it."""
     console = _console()
     recipe, train = plan.recipe, plan.recipe.train
+    selected = "" if recipe.select.reference is None else f", the best of {recipe.rows_read:,} rows each,"
     passes = "" if plan.passes is None else f", {_digits(plan.passes)} passes over the data"
     console.print(
         f"{_masking(recipe)}, {recipe.encoder.family} {recipe.encoder.layers} x {recipe.encoder.width}, vocabulary "
         f"{recipe.encoder.vocab_size:,}\n{plan.steps:,} {_plural('step', plan.steps)} of {train.batch_size:,} x "
-        f"{recipe.length} tokens, {_amount(plan.tokens)} tokens in all{passes}"
+        f"{recipe.length} tokens{selected or ','} {_amount(plan.tokens)} tokens in all{passes}"
     )
     console.print(_plan_table(plan))
     console.print(f"FLOPs: matrix products, forward and backward. Memory: one device, {plan.run.rows} rows at once.")
@@ -54,6 +55,7 @@ def _plan_table(plan: Plan) -> Table:
         ("FLOPs a sequence", run.sequence.training, mlm.sequence.training, ""),
         *((f"  {part}", flops, mlm.sequence.parts[part], "") for part, flops in run.sequence.parts.items()),
         *([(f"FLOPs of an update ({plan.recipe.train.optimizer})", run.update, mlm.update, "")] if run.update else []),
+        *([("FLOPs of choosing the rows of a step", run.scoring, mlm.scoring, "")] if run.scoring else []),
         ("FLOPs of the whole run", run.flops, mlm.flops, ""),
         ("  of which validation", run.validation, mlm.validation, ""),
         ("memory at its peak", run.memory.peak, mlm.memory.peak, "B"),

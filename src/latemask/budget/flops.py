@@ -12,7 +12,18 @@ from itertools import pairwise
 
 from latemask.ground.errors import UserError
 from latemask.objectives import Flops, Weights
-from latemask.recipe import MLM_RATE, MOST_STEPS, OBJECTIVES, OPTIMIZERS, ROOT, BudgetRecipe, MaskRecipe, Recipe, Stem
+from latemask.recipe import (
+    MLM_RATE,
+    MOST_STEPS,
+    OBJECTIVES,
+    OPTIMIZERS,
+    ROOT,
+    BudgetRecipe,
+    MaskRecipe,
+    Recipe,
+    SelectRecipe,
+    Stem,
+)
 
 _MOST_STAGES = 1000
 _ROUNDING = 1e-6  # of a step: a branch that changes nothing has as many as its stem, whatever the sums are rounded to
@@ -38,8 +49,24 @@ def update_flops(recipe: Recipe) -> float:
 
 
 def step_flops(recipe: Recipe) -> float:
-    """Return the FLOPs of a step, forward, backward and update; where the mask rate changes, the mean over the run."""
-    return recipe.train.batch_size * sequence_flops(recipe).training + update_flops(recipe)
+    """Return the FLOPs of a step, choosing its rows, forward, backward and update.
+
+    Where the mask rate changes, the mean over the run.
+    """
+    return _rows_flops(recipe, sequence_flops(recipe)) + update_flops(recipe)
+
+
+def scoring_flops(recipe: Recipe, sequence: Flops | None = None) -> float:
+    """Return the FLOPs of choosing the rows of a step: of all that it reads, both models' forward pass."""
+    if recipe.select.reference is None:
+        return 0.0
+    assert recipe.select.reference_flops is not None, "what the reference costs must be spelled out"
+    return recipe.rows_read * ((sequence or sequence_flops(recipe)).forward + recipe.select.reference_flops)
+
+
+def _rows_flops(recipe: Recipe, sequence: Flops) -> float:
+    """Return the FLOPs of a step but for the update, where a sequence costs so much."""
+    return recipe.train.batch_size * sequence.training + scoring_flops(recipe, sequence)
 
 
 def spent(recipe: Recipe, steps: int, done: int, stem: Stem = ROOT) -> float:
@@ -52,7 +79,7 @@ def _own(recipe: Recipe, steps: int, done: int) -> float:
     left, total = float(done), done * update_flops(recipe)
     for share, stage in _stages(recipe):
         here = min(share * steps, left)
-        total += here * recipe.train.batch_size * OBJECTIVES[stage.objective].flops(stage).training
+        total += here * _rows_flops(recipe, OBJECTIVES[stage.objective].flops(stage))
         left -= here
     return total
 
@@ -80,8 +107,8 @@ def _changes_of_rate(recipe: Recipe) -> list[float]:
 
 def _branch_steps(recipe: Recipe, flops: float, stem: Stem) -> int:
     """Return the steps that a budget pays for behind a stem: what is left of a run may be its dear part."""
-    prices = [OBJECTIVES[stage.objective].flops(stage).training for _, stage in _stages(recipe)]
-    cheapest = recipe.train.batch_size * min(prices) + update_flops(recipe)
+    prices = [_rows_flops(recipe, OBJECTIVES[stage.objective].flops(stage)) for _, stage in _stages(recipe)]
+    cheapest = min(prices) + update_flops(recipe)
     most = min(stem.step + max(0, int((flops - stem.flops) // cheapest)) + 1, 2 * MOST_STEPS)
     longer = range(stem.step + 1, most + 1)
     limit = flops + _ROUNDING * cheapest
@@ -89,8 +116,8 @@ def _branch_steps(recipe: Recipe, flops: float, stem: Stem) -> int:
 
 
 def mlm_baseline(recipe: Recipe) -> Recipe:
-    """Return what a recipe is measured against: the same encoder by masked language modelling at 15 %."""
-    return replace(recipe, objective="early", mask=MaskRecipe(rate=MLM_RATE))
+    """Return what a recipe is measured against: the same encoder by masked language modelling at 15 %, on every row."""
+    return replace(recipe, objective="early", mask=MaskRecipe(rate=MLM_RATE), select=SelectRecipe())
 
 
 def count_weights(recipe: Recipe) -> Weights:

@@ -57,8 +57,9 @@ def step_memory(
     kept = getattr(OPTIMIZERS[recipe.train.optimizer], "kept", None)
     copies = 2 if recipe.train.average else 1
     scores = half and on_cpu and recipe.length <= SHORT_ROWS
+    reference = (recipe.select.reference_weights or 0) * FP32  # scores without gradient: nothing else stays of it
     return Memory(
-        weights=weights.total * (copies * FP32 + (HALF if half else 0)),  # autocast keeps a copy of each in half
+        weights=reference + weights.total * (copies * FP32 + (HALF if half else 0)),  # autocast keeps each in half, too
         gradients=weights.total * FP32,
         optimizer=kept(recipe) * FP32 if kept else weights.total * FP32 * _MOMENTS,
         activations=rows * max(OBJECTIVES[one.objective].kept_numbers(one, scores) for one in parts) * number,

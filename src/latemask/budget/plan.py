@@ -7,7 +7,14 @@ from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from latemask.budget.flops import count_weights, mlm_baseline, sequence_flops, step_flops, update_flops
+from latemask.budget.flops import (
+    count_weights,
+    mlm_baseline,
+    scoring_flops,
+    sequence_flops,
+    step_flops,
+    update_flops,
+)
 from latemask.budget.machines import Machine
 from latemask.budget.memory import Memory, step_memory
 from latemask.ground.errors import UserError
@@ -27,8 +34,10 @@ class Cost:
     """Rows on a device at once."""
     update: float
     """FLOPs of one update by the optimizer; AdamW has none."""
+    scoring: float
+    """FLOPs of choosing the rows of a step; 0 where all that are read are trained on."""
     training: float
-    """FLOPs of all steps: forward, backward, update."""
+    """FLOPs of all steps: choosing, forward, backward, update."""
     validation: float
     """FLOPs of all validations."""
 
@@ -52,6 +61,7 @@ class Cost:
             ),
             rows=rows,
             update=update_flops(recipe),
+            scoring=scoring_flops(recipe),
             training=steps * step_flops(recipe),
             validation=validations(recipe, steps) * validation_rows * sequence_flops(recipe.as_validated).forward,
         )
@@ -90,8 +100,13 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of text that the run sees, hidden ones included."""
+        """Tokens of text that the run is trained on, hidden ones included."""
         return self.steps * self.recipe.train.batch_size * self.recipe.length
+
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of text that it reads: more, where it selects."""
+        return self.steps * self.recipe.rows_read * self.recipe.length
 
     @property
     def ratio(self) -> float:
@@ -126,8 +141,8 @@ class Plan:
 
     @property
     def passes(self) -> float | None:
-        """How often the run sees the corpus, if it is known which."""
-        return self.tokens / self.corpus_tokens if self.corpus_tokens else None
+        """How often the run reads the corpus, if it is known which."""
+        return self.tokens_read / self.corpus_tokens if self.corpus_tokens else None
 
     def record(self) -> dict[str, Any]:
         """Return every number, for machines. FLOPs of a sequence are forward and backward."""
@@ -136,6 +151,7 @@ class Plan:
             "recipe": tree_of(self.recipe),
             "steps": self.steps,
             "tokens": self.tokens,
+            "tokens_read": self.tokens_read,
             "passes_over_data": self.passes,
             "parameters": {**asdict(run.weights), "encoder": run.weights.encoder, "total": run.weights.total},
             **{f"{part}_flops": flops for part, flops in run.sequence.parts.items()},
@@ -144,6 +160,7 @@ class Plan:
             "ratio": self.ratio,
             "ratio_without_pruning": sequence_flops(self.recipe, pruned=False).training / self.mlm.sequence.training,
             "update_flops": run.update,
+            "scoring_flops": run.scoring,
             "training_flops": run.training,
             "validation_flops": run.validation,
             "total_flops": run.flops,

@@ -5,6 +5,7 @@ B batch, V visible, M masked, R corrupted, P = M + R predicted.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ class MaskSchedule:
 
     def of_sample(self, index: int) -> MaskCounts:
         """Return the counts of the step that a sample belongs to."""
-        step = (index - self.first) // self.recipe.train.batch_size
+        step = (index - self.first) // self.recipe.rows_read
         return self.recipe.at(min(1.0, (step + 0.5) / self.steps)).counts
 
 
@@ -103,6 +104,38 @@ class Collator:
         counts = self.counts.of_sample(int(indices[0])) if isinstance(self.counts, MaskSchedule) else self.counts
         masks = draw_masks(ids, indices, counts, self.vocabulary, self.seed, self.pattern)
         return Batch.of(OBJECTIVES[self.objective].batch(ids, masks, self.vocabulary, self.options))
+
+    def like(self, recipe: Recipe) -> Collator:
+        """Return what lays the same rows and masks out as the objective of another recipe does."""
+        other = copy.copy(self)
+        other.objective, other.options = recipe.objective, recipe.options
+        return other
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Rows to choose from, with one mask each, as two models take them."""
+
+    indices: np.ndarray
+    """Of the samples."""
+    own: Batch
+    theirs: Batch
+    """The same for the reference."""
+
+    def pin_memory(self) -> Candidates:
+        """Let a data loader pin the tensors."""
+        return Candidates(self.indices, self.own.pin_memory(), self.theirs.pin_memory())
+
+
+class CandidateCollator:
+    """Lays the same samples out for the model and for the reference."""
+
+    def __init__(self, own: Collator, reference: Recipe):
+        self.own, self.theirs = own, own.like(reference)
+
+    def __call__(self, samples: Sequence[dict[str, Any]]) -> Candidates:
+        indices = np.array([sample["index"] for sample in samples])
+        return Candidates(indices, self.own(samples), self.theirs(samples))
 
 
 class LateMaskCollator(Collator):

@@ -65,6 +65,22 @@ class PredictionHead(nn.Module):
                 features.float(), words.float(), labels.flatten(), linear_bias=bias, options=options
             )
 
+    @torch.no_grad()
+    def row_losses(self, states: Tensor, words: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy of each row [B] in fp32, of states [B, P, D] and labels [B, P].
+
+        Without gradient, in chunks as above; the products are as precise as those of a training step.
+        """
+        features, wanted = self.features(states).flatten(0, -2), labels.flatten()
+        losses = features.new_empty(len(features), dtype=torch.float32)
+        for start in range(0, len(features), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            logits = F.linear(features[rows], words).float()
+            if self.bias is not None:
+                logits += self.bias
+            losses[rows] = F.cross_entropy(logits, wanted[rows], reduction="none")
+        return losses.view(labels.shape).mean(1)
+
 
 class HalfPrecisionLoss(torch.autograd.Function):
     """Mean cross-entropy with products in half precision and everything else in fp32, chunk by chunk.

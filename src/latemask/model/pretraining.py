@@ -71,6 +71,8 @@ class EncoderForPreTraining(PreTrainedModel):
     supports_gradient_checkpointing = True
     has_trained_head = False
     """Whether head and encoder come from an encoder that had one."""
+    gives_row_losses = False
+    """Whether the loss is asked for row by row [B]; see `row_losses`."""
     _supports_sdpa = True  # which takes flash attention's kernel by itself, where it can
     _supports_flash_attn = False  # transformers' own way to it: the opened layers do not go there
 
@@ -134,7 +136,19 @@ class EncoderForPreTraining(PreTrainedModel):
 
     def forward(self, *parts: Tensor, **batch: Tensor) -> PreTrainingOutput:
         """Do what the objective does; see there for what a batch holds."""
+        if self.gives_row_losses:
+            return PreTrainingOutput(loss=self.objective.row_losses(self, **batch))
         return self.objective.forward(self, *parts, **batch)
+
+    @torch.no_grad()
+    def row_losses(self, **batch: Tensor) -> Tensor:
+        """Return the mean loss of each row of a batch [B] in fp32, whatever the objective."""
+        self.gives_row_losses = True
+        try:
+            loss: Tensor = self(**batch).loss  # as a module is called: weights may be sharded
+        finally:
+            self.gives_row_losses = False
+        return loss.float()
 
     def encode(self, ids: Tensor, positions: Tensor, layers: int | None = None) -> Tensor:
         """Run the encoder, or its first `layers`, on tokens at their original positions: [B, S, D].
@@ -162,7 +176,8 @@ class EncoderForPreTraining(PreTrainedModel):
         """Compare states [B, P, D] with the labels [B, P], or show the logits."""
         if labels is None:
             return PreTrainingOutput(logits=self.head.logits(states, self.output_words))
-        return PreTrainingOutput(loss=self.head.loss(states, self.output_words, labels))
+        loss = self.head.row_losses if self.gives_row_losses else self.head.loss
+        return PreTrainingOutput(loss=loss(states, self.output_words, labels))
 
 
 class LateMaskForPreTraining(EncoderForPreTraining):

@@ -7,7 +7,7 @@ reports. It is one object without state: weights live in the model, which is an 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +63,11 @@ class Objective(ABC):
         """Return what its model must know beside the encoder's config: written into config.json."""
         return {}
 
+    def options_in(self, settings: dict[str, Any]) -> Any:
+        """Return the options that gave a config.json its settings; here, those of the same names."""
+        names = (field.name for field in fields(self.Options))
+        return self.Options(**{name: settings[name] for name in names if name in settings})
+
     def add_weights(self, model: Any, settings: Any) -> None:
         """Give the model what it has beside encoder and head."""
         return
@@ -86,6 +91,22 @@ class Objective(ABC):
     @abstractmethod
     def forward(self, model: Any, *args: Any, **batch: Any) -> Any:
         """Return the loss or, without labels, the logits [B, P, vocabulary]; usually by `model.predict`."""
+
+    def row_losses(self, model: Any, **batch: Tensor) -> Tensor:
+        """Return the loss of each row of a batch [B], whose mean is the batch's; called where no gradient is wanted.
+
+        Here: `forward`, whose `model.predict` gives them. A loss that comes from elsewhere is taken row by row, which
+        is slow and costs another forward pass: such an objective says here how its rows are told apart.
+        """
+        import torch
+
+        loss: Tensor = self.forward(model, **batch).loss
+        rows = len(batch["labels"])
+        if loss.shape == (rows,):
+            return loss
+        assert not loss.shape, "the loss of a batch is a number, or one for each of its rows"
+        alone = ({name: part[row : row + 1] for name, part in batch.items()} for row in range(rows))
+        return torch.stack([self.forward(model, **one).loss.reshape(()) for one in alone])
 
     def layers_run_whole(self, model: Any) -> int | None:
         """Return how many of the encoder's first layers run as they are; None: all of them."""

@@ -102,6 +102,10 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
             "length": recipe.max_length,
         }
 
+    def options_in(self, settings: dict[str, Any]) -> Join:
+        names = {"kind": "join", "layers": "join_layers", "two_way": "two_way", "positions": "positions"}
+        return Join(**{ours: settings[theirs] for ours, theirs in names.items() if theirs in settings})
+
     def add_weights(self, model: Any, settings: Any) -> None:
         """Add the [MASK] vector, and a decoder unless the [MASK]s join inside."""
         import torch

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from latemask.ground.errors import UserError
 from latemask.ground.registry import Registry
+from latemask.recipe.select import SelectRecipe as SelectRecipe
 
 OBJECTIVES: Registry[Any] = Registry("objective", home="latemask.objectives")
 FAMILIES: Registry[Any] = Registry("encoder family", home="latemask.families")
@@ -175,7 +176,7 @@ class BudgetRecipe:
     steps: int | None = None
     """Optimizer steps."""
     tokens: float | None = None
-    """Tokens of text, hidden ones included."""
+    """Tokens of text, hidden ones included; with `select`, of the rows that are trained on."""
     flops: float | None = None
     """Floating-point operations, forward and backward."""
 
@@ -198,6 +199,8 @@ class Recipe:
     """The objective's own section; by default as the objective has it. One of another objective means nothing."""
     train: TrainRecipe = field(default_factory=TrainRecipe)
     """Training"""
+    select: SelectRecipe = field(default_factory=SelectRecipe)
+    """Selection"""
     budget: BudgetRecipe = field(default_factory=BudgetRecipe)
     """Budget"""
 
@@ -223,6 +226,11 @@ class Recipe:
         """Return the step after which [MASK]s stand in the input; `steps`, where they never do or always did."""
         finish = self.train.finish_early if OBJECTIVES[self.objective].finish else 0
         return min(steps - 1, round((1 - finish) * steps)) if finish else steps
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that a step reads: those it trains on or, where it selects, those it chooses them from."""
+        return self.select.rows(self.train.batch_size)
 
     @property
     def as_validated(self) -> Recipe:
@@ -277,14 +285,19 @@ class Stem:
     samples: int = 0
     tokens: int = 0
     flops: float = 0.0
+    tokens_read: int = 0
 
-    def first_sample(self, step: int, batch_size: int) -> int:
-        """Return the first sample of a step: they go on where the stem's ended, whatever its batch was."""
-        return self.samples + (step - self.step) * batch_size
+    def first_sample(self, step: int, rows: int) -> int:
+        """Return the first sample of a step that reads so many rows: they go on where the stem's ended."""
+        return self.samples + (step - self.step) * rows
 
     def tokens_at(self, step: int, recipe: Recipe) -> int:
-        """Return the tokens of text seen after so many steps, the stem's included."""
+        """Return the tokens of text trained on after so many steps, the stem's included."""
         return self.tokens + (step - self.step) * recipe.train.batch_size * recipe.length
+
+    def tokens_read_at(self, step: int, recipe: Recipe) -> int:
+        """Return the tokens of text read by then: more than those trained on, where rows are selected."""
+        return self.tokens_read + (step - self.step) * recipe.rows_read * recipe.length
 
 
 ROOT = Stem()

@@ -49,6 +49,9 @@ _RANGES = {
     "train.average": "[0, 1)",
     "train.finish_early": "[0, 1)",
     "train.workers": "[0, 1024]",
+    "select.keep": "(0, 1]",
+    "select.reference_flops": "[0, inf)",
+    "select.reference_weights": "[0, inf)",
     "budget.steps": f"[1, {MOST_STEPS}]",
     "budget.tokens": "(0, inf)",
     "budget.flops": "(0, inf)",
@@ -96,6 +99,7 @@ def _training_problems(recipe: Recipe) -> Iterator[str | None]:
         yield "train.compile needs shapes that stay the same, and mask.rate_end changes them; leave one out"
     if train.compile and train.sharded:
         yield "train.compile and train.sharded do not go together; leave one out"
+    yield recipe.select.problem(train.batch_size)
     for step in train.keep_at:
         yield out_of_range("train.keep_at", step, f"[1, {MOST_STEPS}]")
 

@@ -22,7 +22,7 @@ from latemask.reporting.verdict import Arm
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fb0", "#8c6d31")
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKERS = "osD^vP*X"
-_PARTS = {"encoder": COLOURS[0], "decoder": COLOURS[4], "head": COLOURS[1]}
+_PARTS = {"encoder": COLOURS[0], "decoder": COLOURS[4], "head": COLOURS[1], "scoring": COLOURS[5]}
 INK, _GRID, _PAPER = "#1a1b1d", "#d0d1d3", "#fefefd"  # values that nothing else uses: the page replaces them
 _AXES = {
     "steps": ("optimizer steps", 1),

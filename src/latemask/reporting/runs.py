@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from latemask.budget.flops import mlm_baseline, planned_steps, sequence_flops, spent
+from latemask.budget.flops import mlm_baseline, planned_steps, scoring_flops, sequence_flops, spent
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 from latemask.ground.files import json_digest
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Tokens of text seen so far."""
+        """Tokens of text trained on so far."""
         return self.stem.tokens_at(self.done, self.recipe)
 
     @property
@@ -84,9 +84,13 @@ class Run:
 
     @property
     def split(self) -> dict[str, float]:
-        """Where the FLOPs of a sequence go, as shares of what masked language modelling at 15 % costs."""
+        """Where the FLOPs of a sequence go, as shares of what masked language modelling at 15 % costs.
+
+        Of one that is trained on: what scoring the others took is its own, too.
+        """
         whole = sequence_flops(mlm_baseline(self.recipe)).training
-        return {part: flops / whole for part, flops in sequence_flops(self.recipe).parts.items()}
+        scoring = {"scoring": scoring_flops(self.recipe) / self.recipe.train.batch_size}
+        return {part: flops / whole for part, flops in {**sequence_flops(self.recipe).parts, **scoring}.items()}
 
     @property
     def seconds_a_step(self) -> float | None:
@@ -142,8 +146,9 @@ class Run:
         names, usual = (mask.rate_schedule, mask.pattern), (MaskRecipe.rate_schedule, MaskRecipe.pattern)
         shape = [name for name, plain in zip(names, usual, strict=True) if name != plain]
         drop = [f"drop {mask.drop:.0%}"] if mask.drop else []
-        own = OBJECTIVES[self.recipe.objective].words(self.recipe)
-        return " ".join([self.recipe.objective, f"{mask.rate:.0%}{end}", *shape, *drop, *own])
+        own, select = OBJECTIVES[self.recipe.objective].words(self.recipe), self.recipe.select
+        best = [f"best {select.keep:.3g} by {Path(select.reference).name}"] if select.reference else []
+        return printable(" ".join([self.recipe.objective, f"{mask.rate:.0%}{end}", *shape, *drop, *own, *best]))
 
     @property
     def arm(self) -> Recipe:
@@ -168,6 +173,9 @@ class Run:
             found.append(f"its steps {one['from'] + 1:,} to {one['step']:,} are those of {one['run']}, and counted")
         if start := self.recipe.encoder.init:
             found.append(f"starts from {start}: what was spent on that before is not counted")
+        if reference := self.recipe.select.reference:
+            rows = f"{self.recipe.train.batch_size} of {self.recipe.rows_read} rows by {reference}"
+            found.append(f"selects {rows}: its training loss is theirs; what the reference cost before is not counted")
         if not _fingerprint(self):
             found.append("run.json does not say what data it had: its losses are compared with nobody's")
         found += self._log_problems

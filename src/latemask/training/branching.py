@@ -57,9 +57,10 @@ class Branch:
     @property
     def stem(self) -> Stem:
         """All that was done until here, by the run and by what it came from itself."""
-        before, step, batch = self.run.stem, step_of(self.checkpoint), self.recipe.train.batch_size
+        before, step, rows = self.run.stem, step_of(self.checkpoint), self.recipe.rows_read
         flops = spent(self.recipe, planned_steps(self.recipe, before), step, before)
-        return Stem(step, before.first_sample(step, batch), before.tokens_at(step, self.recipe), flops)
+        tokens, read = before.tokens_at(step, self.recipe), before.tokens_read_at(step, self.recipe)
+        return Stem(step, before.first_sample(step, rows), tokens, flops, read)
 
     def refuse_what_does_not_fit(self, job: Job) -> None:
         """Say why the job cannot go on from here, before anything is written."""
@@ -74,10 +75,10 @@ class Branch:
         theirs, ours = tokenizer_checksum(self.run.record["data"]), tokenizer_checksum(job.data.record)
         if theirs != ours:
             raise UserError(f"cannot branch from {where}: {job.data.label} was prepared with another tokenizer")
-        if self.run.record.get("left_out_batches") and self.recipe.train.batch_size != job.recipe.train.batch_size:
+        if self.run.record.get("left_out_batches") and self.recipe.rows_read != job.recipe.rows_read:
             raise UserError(
-                f"cannot branch from {where} with another train.batch_size: it has left out batches (--on-nan rewind), "
-                "which are counted by it"
+                f"cannot branch from {where} with another train.batch_size, or another share of the rows selected: it "
+                "has left out batches (--on-nan rewind), which are counted by it"
             )
         if job.recipe.encoder.init is None:
             self._refuse_other_shapes(job, where)

@@ -32,10 +32,10 @@ class Listener(ABC):
 
 
 class Metrics(Listener):
-    """metrics.jsonl, with tokens and FLOPs so far; seconds go on where a resumed run stopped, and count its start."""
+    """metrics.jsonl, with what was spent so far; seconds go on where a resumed run stopped, and count its start."""
 
-    def __init__(self, run: RunFolder, tokens: Callable[[int], int], flops: Callable[[int], float]):
-        self.run, self.tokens, self.flops = run, tokens, flops
+    def __init__(self, run: RunFolder, spent: Callable[[int], dict[str, float]]):
+        self.run, self.spent = run, spent
         rows = run.metrics()
         self.started = time.monotonic() - (rows[-1]["seconds"] if rows else run.record.get("start_seconds", 0.0))
 
@@ -44,8 +44,7 @@ class Metrics(Listener):
             "step": step,
             **values,
             **({"eval_masked": MLM_RATE} if "eval_loss" in values else {}),  # older runs had masks of their own
-            "tokens": self.tokens(step),
-            "flops": self.flops(step),
+            **self.spent(step),
             "seconds": round(time.monotonic() - self.started, 3),
         }
         with self.run.metrics_file.open("a", encoding="utf-8") as file:

@@ -1,14 +1,14 @@
 """The training step, and the loop around it. What is trained is also what is calibrated and benchmarked.
 
-batch → loss, accumulated → backward → norm → finite? → optimizer → schedule → log, validate, save, stop
+(select →) batch → loss, accumulated → backward → norm → finite? → optimizer → schedule → log, validate, save, stop
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from latemask.recipe import OPTIMIZERS, SCHEDULES, Recipe
 from latemask.training.averaging import Average
 from latemask.training.schedules import Phases
 
+if TYPE_CHECKING:
+    from latemask.training.selecting import Selection
+
 LOOK_EVERY = 20  # steps after which a GPU is asked whether all gradients were numbers; a CPU is asked after each
 _RANK_BITS = 40
 
@@ -38,6 +41,9 @@ class NonFinite(UserError):
 
 class Loop:
     """A model in training: its weights, its optimizer, and how many steps are done."""
+
+    selection: Selection | None = None
+    """What chooses the rows of a step, of those that are read."""
 
     def __init__(self, recipe: Recipe, steps: int, model: Any, device: torch.device, done: int = 0):
         train = recipe.train
@@ -76,8 +82,10 @@ class Loop:
 
     # The step
 
-    def step(self, batches: Sequence[Batch]) -> None:
-        """Take one optimizer step on the rows of all batches."""
+    def step(self, batches: Sequence[Any]) -> None:
+        """Take one optimizer step on the rows of all batches or, where rows are selected, on the best of them."""
+        if self.selection is not None:
+            batches = self.selection.chosen(self, batches)
         self._start_randomness()
         for number, batch in enumerate(batches, 1):
             with self._synchronising(number == len(batches)):
@@ -107,6 +115,16 @@ class Loop:
         contexts.enter_context(torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None))
         contexts.enter_context(attention_kernels(self.device, self.dtype, self.recipe.length))
         return contexts
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Let the model look at rows and learn nothing from them: no dropout, no gradient."""
+        self.model.eval()
+        with torch.no_grad():
+            yield
+        if self.is_sharded:
+            self.wrapped.reshard()  # which a backward pass would have done
+        self.model.train()
 
     def judged(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights that are judged and kept: their average, if any."""
@@ -155,20 +173,15 @@ class Loop:
         self.logged_at = self.done
         return {"loss": mean, "learning_rate": self.optimizer.param_groups[0]["lr"], "grad_norm": self.norm.item()}
 
-    @torch.no_grad()
     def validate(self, batches: Iterable[tuple[Batch, int]]) -> float:
         """Return the mean loss over all rows that count, whoever has which; a batch comes with how many of its do."""
         self.look()
         losses, counts = [], []
-        self.model.eval()
-        with self.judged():
+        with self.judged(), self.looking():
             for batch, rows in batches:
                 with self.computing():
                     losses.append(self.model(**batch.to(self.device)).loss)
                 counts.append(rows)
-            if self.is_sharded:
-                self.wrapped.reshard()  # which a backward pass would have done
-        self.model.train()
         weights = torch.tensor(counts, dtype=torch.float64)
         own = torch.stack((torch.stack(losses).cpu().double() @ weights, weights.sum()))
         loss_sum, row_count = sum_over_all(own).tolist()
@@ -177,8 +190,8 @@ class Loop:
 
 def run_loop(
     loop: Loop,
-    batches: Iterator[Batch],
-    accumulation: int,
+    batches: Iterator[Any],
+    each: int,
     *,
     log: Callable[[dict[str, float]], None],
     validate: Callable[[], dict[str, float]] | None,
@@ -188,11 +201,11 @@ def run_loop(
 ) -> bool:
     """Train to the end (or `until` a step), or until somebody stops it; return whether that was so.
 
-    There is a checkpoint of the last step.
+    Each step takes so many batches. There is a checkpoint of the last step.
     """
     train, until = loop.recipe.train, loop.steps if until is None else until
     while loop.done < until:
-        loop.step([next(batches) for _ in range(accumulation)])
+        loop.step([next(batches) for _ in range(each)])
         is_end, stops = loop.done == until, is_stopped()
         if loop.done == 1 or loop.done % train.log_every == 0:
             log(loop.logged())

@@ -12,6 +12,7 @@ from latemask.ground.errors import UserError
 from latemask.ground.processes import is_first
 from latemask.ground.signals import deadline
 from latemask.recipe import OBJECTIVES, ROOT, Recipe, check_recipe, load_recipe
+from latemask.references import Reference
 from latemask.run_folder import RunFolder
 from latemask.text import Mixture
 
@@ -75,6 +76,8 @@ def pretrain(
         from latemask.model import checkpoint_shape  # not for --help: it loads torch
 
         checkpoint_shape(recipe.encoder, recipe.length)  # refused before all the data are read
+    if reference := Reference.of(recipe):  # the same
+        reference.refuse_itself(Path(out))
     mixture = Mixture.open(data, verify=is_first(), everything=verify)
     from latemask.training.branching import Branch
     from latemask.training.job import plan_job

@@ -53,6 +53,7 @@ from latemask.training.checkpoints import (
 from latemask.training.job import Job
 from latemask.training.logs import Listener, LossWatch, Metrics, Progress
 from latemask.training.loop import Loop, NonFinite, run_loop
+from latemask.training.selecting import Selection
 from latemask.training.trackers import TRACKERS
 
 _NEW, _READY, _FINISHED = "new", "ready", "finished"
@@ -102,7 +103,8 @@ def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
     """Make the run folder ready, or see that it is."""
     if not wishes.resume:
         _start(job, run, wishes.overwrite, wishes.branch)
-        run.update(on_nan=wishes.on_nan)
+        reference = {"reference": job.reference.record} if job.reference else {}
+        run.update(on_nan=wishes.on_nan, **reference)
         return _READY
     if run.is_finished():
         problem = damage(run.model) or (None if run.encoder.is_dir() else f"{run.encoder} is missing")
@@ -116,8 +118,23 @@ def _begun(job: Job, run: RunFolder, wishes: Wishes) -> str:
     if done > job.steps:
         raise UserError(f"{run.path} has done {done:,} steps, and the budget is {job.steps:,}: raise it")
     _refuse_another_part(job, run)
+    reference = _same_reference(job, run, wishes.allow_changes)
     run.go_on(job.recipe, job.data.record, wishes.allow_changes)
+    run.update(**reference)
     return _READY
+
+
+def _same_reference(job: Job, run: RunFolder, allow_changes: bool) -> dict[str, Any]:
+    """Return what is noted of the reference; refuse one that changed, as rows are chosen by its losses."""
+    if job.reference is None:
+        return {}
+    now = job.reference.record
+    if run.record.get("reference", now)["checksum"] == now["checksum"]:
+        return {"reference": now}
+    if not allow_changes:
+        problem = f"its reference {now['folder']} is another model than when it began (--allow-changes, if you mean it)"
+        raise UserError(f"cannot resume {run.path}: {problem}")
+    return {"reference": now, "changes": [*run.record.get("changes", []), [f"the weights of {now['folder']}"]]}
 
 
 def _refuse_another_part(job: Job, run: RunFolder) -> None:
@@ -229,6 +246,8 @@ def _give_first_weights(job: Job, run: RunFolder, model: Any) -> None:
 def loop_of(job: Job, model: Any, checkpoint: Path | None = None) -> Loop:
     """Return the model in training, with all that the checkpoint knows besides weights."""
     loop = Loop(job.recipe, job.steps, model, own_device(), step_of(checkpoint) if checkpoint else 0)
+    if job.reference is not None:
+        loop.selection = Selection(job, loop.done, loop.device)
     if checkpoint:
         load_progress(checkpoint, loop, job.data.vocabulary.mask)
     return loop
@@ -250,7 +269,7 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
     listeners: list[Listener] = []
     if is_first():
         trackers = [TRACKERS[name](run, job.recipe) for name in job.recipe.train.report_to]
-        listeners = [Metrics(run, job.tokens, job.flops), progress, LossWatch(job.steps), *trackers]
+        listeners = [Metrics(run, job.spent), progress, LossWatch(job.steps), *trackers]
 
     def log(values: dict[str, float]) -> None:
         if is_first():
@@ -282,7 +301,7 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
         stops = run_loop(
             loop,
             job.batches(began, left_out),
-            job.accumulation,
+            len(job.read),
             log=log,
             validate=validate if validation else None,
             save=save,
@@ -298,10 +317,10 @@ def train(job: Job, run: RunFolder, loop: Loop, stop: StopRequest, left_out: Seq
 
 def _leave_out(job: Job, run: RunFolder, step: int, left_out: Sequence[int]) -> None:
     """Note the batch of a step, so that this run and any that resumes it pass it by."""
-    batch, first = job.recipe.train.batch_size, job.first_sample(step - 1)
+    rows, first = job.recipe.rows_read, job.first_sample(step - 1)
     sample = int(job.train_samples(0, left_out).index_of(np.array([first]))[0])
-    number = (sample - job.first_sample(0)) // batch
-    say(f"step {step}: the gradient is no number; going back, and leaving out samples {sample} to {sample + batch - 1}")
+    number = (sample - job.first_sample(0)) // rows
+    say(f"step {step}: the gradient is no number; going back, and leaving out samples {sample} to {sample + rows - 1}")
     decided_by_the_first(lambda: run.update(left_out_batches=[*left_out, number]))
 
 
@@ -321,10 +340,11 @@ def _announce(job: Job, run: RunFolder, loop: Loop) -> None:
     several = {"processes": world_size(), "machines": machines(), "sharded": loop.is_sharded, "precision": precisions}
     run.update(status="running", steps=job.steps, encoder_parameters=parameters, **several)
     encoder, objective = recipe.encoder, job.recipe_after(done).objective
+    selected = f"the best of {recipe.rows_read:,} rows each, " if job.reference else ""
     say(
         f"{objective} masking, {encoder.family} {encoder.layers} x {encoder.width} "
         f"({parameters / 1e6:.1f} M weights), {job.steps:,} steps of {job.batch_tokens:,} tokens, "
-        f"{job.flops(job.steps):.3g} FLOPs, {precision}" + (f"; going on from step {done:,}" if done else "")
+        f"{selected}{job.flops(job.steps):.3g} FLOPs, {precision}" + (f"; going on from step {done:,}" if done else "")
     )
 
 
@@ -365,6 +385,6 @@ def _finished(job: Job, run: RunFolder, loop: Loop, weights: Any) -> None:
     loop.model.save_pretrained(str(aside), state_dict=weights)
     seal(aside)
     replace_folder(aside, run.model)  # one may be there: a crash before the run was marked finished
-    run.update(tokens=job.tokens(job.steps), flops=job.flops(job.steps))
+    run.update(**job.spent(job.steps))
     write_stock(run.path, run.encoder, overwrite=True)
     run.update(status="finished")
