@@ -91,9 +91,9 @@ class Reference:
         return {"folder": str(self.path), "checksum": json_digest({file.name: sha256_of(file) for file in files})}
 
 
-def with_reference(recipe: Recipe) -> Recipe:
+def with_reference(recipe: Recipe, found: Reference | None = None) -> Recipe:
     """Write down where the reference is and what it costs, so that nobody needs it to know what a run has spent."""
-    found = Reference.of(recipe)
+    found = found or Reference.of(recipe)
     if found is None:
         return recipe
     flops, weights = sequence_flops(found.recipe).forward, count_weights(found.recipe).total

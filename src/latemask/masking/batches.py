@@ -132,10 +132,12 @@ class CandidateCollator:
 
     def __init__(self, own: Collator, reference: Recipe):
         self.own, self.theirs = own, own.like(reference)
+        self.are_alike = (own.objective, own.options) == (reference.objective, reference.options)
 
     def __call__(self, samples: Sequence[dict[str, Any]]) -> Candidates:
         indices = np.array([sample["index"] for sample in samples])
-        return Candidates(indices, self.own(samples), self.theirs(samples))
+        own = self.own(samples)
+        return Candidates(indices, own, own if self.are_alike else self.theirs(samples))
 
 
 class LateMaskCollator(Collator):

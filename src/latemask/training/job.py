@@ -168,10 +168,11 @@ def plan_job(recipe: Recipe, data: Mixture, known: EncoderRecipe | None = None, 
     `known` is the encoder as a run that goes on has written it down: where it began need not be there any more. `stem`
     is what a branch has behind it.
     """
-    recipe = with_reference(complete_recipe(recipe, data.vocabulary, known))
+    recipe = complete_recipe(recipe, data.vocabulary, known)
     check_recipe(recipe)
     batch_split(recipe.train, world_size())
     reference = _reference(recipe, data)
+    recipe = with_reference(recipe, reference)
     mixed_precision(recipe.train.precision)
     init = recipe.encoder.init
     new_pieces = pieces_new_to(init, data.tokenizer, data.label) if init is not None and known is None else ()
