@@ -43,7 +43,7 @@ RATES = [
 
 
 def counted(recipe) -> float:
-    """What torch counts for one sequence; its counter knows the plain attention and the plain loss only.
+    """What torch counts for one sequence; its counter knows the plain attention, the plain loss and ExLM's only.
 
     On the meta device, which knows shapes and computes nothing: real sizes are no problem.
     """
@@ -54,7 +54,10 @@ def counted(recipe) -> float:
     batch = {name: tensor.to("meta") for name, tensor in make_batch(recipe, rows).items()}
     labels = batch.pop("labels")
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        torch.nn.functional.cross_entropy(model(**batch).logits.flatten(0, 1), labels.flatten()).backward()
+        if "ends" in batch:
+            model(**batch, labels=labels).loss.backward()
+        else:
+            torch.nn.functional.cross_entropy(model(**batch).logits.flatten(0, 1), labels.flatten()).backward()
     return counter.get_total_flops() / len(labels)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from latemask.families import Family, Places
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 ONE_KIND = "every layer"
 """The kind of rotation, where all layers turn alike."""
 _BY_LENGTH = ("dynamic", "longrope")
+_COPY_BASE = 10_000.0  # ExLM's
 
 
 class Rotary(Family):
@@ -85,6 +87,35 @@ def rotated(heads: Tensor, rotation: Rotation) -> Tensor:
     first, second = heads.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return ((heads.float() * cos) + (turned.float() * sin)).to(heads.dtype)
+
+
+def with_copies(places: Places, copies: Tensor) -> Places:
+    """Return places that are told apart by the number of a copy [B, S], too; number 0 stays what it was, to the bit.
+
+    Copies turn the slower half of the pairs, by frequencies of their own: scores depend on differences of positions
+    and of numbers alone.
+    """
+
+    def turned(rotation: Rotation) -> Rotation:
+        cos, sin = (part.float() for part in rotation)
+        angles = _copy_angles(copies, cos.shape[-1])
+        along, across = angles.cos(), angles.sin()
+        both = cos * along - sin * across, sin * along + cos * across
+        return both[0].to(rotation[0].dtype), both[1].to(rotation[1].dtype)
+
+    rotations = {kind: turned(rotation) for kind, rotation in places.rotations.items()}
+    return replace(places, rotations=rotations, distinct=False)
+
+
+def _copy_angles(copies: Tensor, head_width: int) -> Tensor:
+    """[B, S] → [B, S, D/H]: as `rotated` has it, the second half of a head is turned like the first."""
+    import torch
+
+    pairs = head_width // 2
+    slow = pairs - pairs // 2
+    frequencies = _COPY_BASE ** (-torch.arange(slow, device=copies.device) / slow)
+    angles = copies[..., None] * torch.cat((frequencies.new_zeros(pairs - slow), frequencies))
+    return torch.cat((angles, angles), dim=-1)
 
 
 def start_near(queries: Tensor, keys: Tensor, head_width: int) -> None:

@@ -33,6 +33,8 @@ class Places:
     """What a family's layers share whatever the slots, such as a table of distances."""
     ordered: bool = True
     """Whether positions rise along the stream."""
+    distinct: bool = True
+    """Whether no two slots stand at one position."""
 
     def at(self, slots: Tensor | slice) -> Places:
         """Return the places of some slots: the same for every row, or [B, n]."""
@@ -72,11 +74,12 @@ def attention(
     """Attend from queries [B, H, Q, D/H] at some places to keys and values [B, H, K, D/H] at others: [B, Q, D].
 
     With a window, only to what is at most so many positions away; the queries' own places must be among the keys'.
+    Blocks rely on positions that differ: where some stand at one position, a mask over all pairs does it.
     `bias` [B, H, Q, K] is added to the scores.
     """
     from torch.nn import functional as F
 
-    if window is not None and bias is None and (block := block_of(keys.shape[2], window)):
+    if window is not None and bias is None and to.distinct and (block := block_of(keys.shape[2], window)):
         return _in_blocks(queries, keys, values, at, to, window, block, scale, dropout)
     if window is not None:
         seen = _within(at.positions, to.positions, window)[:, None]

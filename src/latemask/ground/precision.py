@@ -38,6 +38,19 @@ def _has_bf16() -> bool:
     return bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """Return what autocast computes products in, if it is on; torch's meta device, which only counts, has none."""
+    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context in which what is in fp32 stays in it."""
+    is_there = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if is_there else nullcontext()
+
+
 def attention_kernels(device: torch.device, dtype: torch.dtype | None, length: int) -> AbstractContextManager[None]:
     """Return a context in which attention over rows of `length` is as fast as it can be."""
     if device.type == "cpu" and dtype is torch.bfloat16 and length <= SHORT_ROWS:

@@ -101,9 +101,9 @@ class HalfPrecisionLoss(torch.autograd.Function):
                 losses, shares = _losses_and_shares(F.linear(narrow_features[rows], narrow_words), bias, labels[rows])
                 gradient = shares.to(half)  # not divided yet: small numbers would be lost in fp16
                 for_features[rows] = gradient @ narrow_words
-                for_words = _add_outer(for_words, gradient, narrow_features[rows])
-                for_bias = _added(for_bias, shares.sum(0))
-                total = _added(total, losses.sum())
+                for_words = add_outer(for_words, gradient, narrow_features[rows])
+                for_bias = added(for_bias, shares.sum(0))
+                total = added(total, losses.sum())
         assert total is not None
         ctx.save_for_backward(for_features, for_words, for_bias)
         ctx.dtypes = features.dtype, words.dtype, bias.dtype
@@ -128,7 +128,7 @@ def _losses_and_shares(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Te
     return losses, shares.scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=shares.dtype))
 
 
-def _add_outer(total: Tensor | None, gradient: Tensor, features: Tensor) -> Tensor:
+def add_outer(total: Tensor | None, gradient: Tensor, features: Tensor) -> Tensor:
     """Return the word table's gradient with that of a chunk added, in fp32: gradient.T [W, N] @ features [N, D]."""
     products = (some.T @ features for some in gradient.split(PIECE_WORDS, dim=1))
     if total is None:  # the table is large: no pass to clear it first
@@ -141,6 +141,6 @@ def _add_outer(total: Tensor | None, gradient: Tensor, features: Tensor) -> Tens
     return total
 
 
-def _added(total: Tensor | None, part: Tensor) -> Tensor:
+def added(total: Tensor | None, part: Tensor) -> Tensor:
     """Return the sum so far, in fp32."""
     return part if total is None else total.add_(part)

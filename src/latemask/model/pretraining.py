@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.utils import ModelOutput
 
 from latemask.families import HeadShape
+from latemask.model.emissions import log_probabilities
 from latemask.model.growing import grown
 from latemask.model.head import PredictionHead
 from latemask.model.load import load_config
@@ -73,6 +74,8 @@ class EncoderForPreTraining(PreTrainedModel):
     """Whether head and encoder come from an encoder that had one."""
     gives_row_losses = False
     """Whether the loss is asked for row by row [B]; see `row_losses`."""
+    Output = PreTrainingOutput
+    """What an objective's forward pass returns."""
     _supports_sdpa = True  # which takes flash attention's kernel by itself, where it can
     _supports_flash_attn = False  # transformers' own way to it: the opened layers do not go there
 
@@ -178,6 +181,10 @@ class EncoderForPreTraining(PreTrainedModel):
             return PreTrainingOutput(logits=self.head.logits(states, self.output_words))
         loss = self.head.row_losses if self.gives_row_losses else self.head.loss
         return PreTrainingOutput(loss=loss(states, self.output_words, labels))
+
+    def log_probabilities(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return how likely each state [B, N, D] of a row finds each token of the row [B, T]: [B, N, T], in fp32."""
+        return log_probabilities(self.head, states, self.output_words, tokens)
 
 
 class LateMaskForPreTraining(EncoderForPreTraining):

@@ -175,4 +175,4 @@ class Objective(ABC):
     """What the reader of the card must know of the <mask> token."""
 
 
-from latemask.objectives import early, late, mae_lm  # noqa: E402, F401  (they register themselves)
+from latemask.objectives import early, exlm, late, mae_lm  # noqa: E402, F401  (they register themselves)

@@ -52,7 +52,11 @@ class JoinedLayers:
         masks = self.family.embed(self.encoder, masked_positions, vectors=vectors)
         stream = torch.cat((visible, masks), dim=1)
         positions = torch.cat((visible_positions, masked_positions), dim=1)
-        return stream, self.family.places(self.encoder, stream, positions, ordered=False)
+        return stream, self.places(stream, positions)
+
+    def places(self, stream: Tensor, positions: Tensor) -> Places:
+        """Return the places of the stream."""
+        return self.family.places(self.encoder, stream, positions, ordered=False)
 
     def run(self, stream: Tensor, places: Places, visible: int) -> Tensor:
         """Run every layer on all positions: [B, V + M, D]. The oracle of the tests."""
@@ -106,7 +110,8 @@ class JoinedLayers:
             return attend(layer, queries, keys, values, at, to)
         theirs, ours = slice(from_visible), slice(from_visible, None)
         seen = slice(visible)
-        among = replace(to.at(seen), ordered=True)  # the visible stand in their order, before the [MASK]s
+        # The visible stand in their order, before the [MASK]s.
+        among = replace(to.at(seen), ordered=True, distinct=True)
         own = among if from_visible == visible else at.at(theirs)
         of_masks = attend(layer, queries[:, :, ours], keys, values, at.at(ours), to)
         of_visible = attend(layer, queries[:, :, theirs], keys[:, :, seen], values[:, :, seen], own, among)
