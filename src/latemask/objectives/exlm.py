@@ -177,7 +177,8 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
             return model.Output(logits=mixed_logits(model, states, shares_of_slots(steps, targets)[:, 1:-1]))
         if not model.training:
             found = model.log_probabilities(states, labels).transpose(1, 2)
-            return model.Output(loss=-(shares_of_slots(steps, targets)[:, 1:-1] + found).logsumexp(2).mean())
+            losses = -(shares_of_slots(steps, targets)[:, 1:-1] + found).logsumexp(2)
+            return model.Output(loss=losses.mean(1) if model.gives_row_losses else losses.mean())
         assert ends is not None
         tokens = torch.cat((ends[:, :1], labels, ends[:, 1:]), dim=1)
         return model.Output(loss=-path_sums(model.log_probabilities(states, tokens), steps).mean() / targets)

@@ -148,7 +148,7 @@ class Run:
         drop = [f"drop {mask.drop:.0%}"] if mask.drop else []
         own, select = OBJECTIVES[self.recipe.objective].words(self.recipe), self.recipe.select
         best = [f"best {select.keep:.3g} by {Path(select.reference).name}"] if select.reference else []
-        return printable(" ".join([self.recipe.objective, f"{mask.rate:.0%}{end}", *shape, *drop, *own, *best]))
+        return printable(" ".join([self.recipe.objective, f"{mask.rate:.0%}{end}", *drop, *own, *shape, *best]))
 
     @property
     def arm(self) -> Recipe:
