@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 import latemask
 from latemask import VERBS, __version__
 from latemask.cli import main
-from latemask.recipe import Recipe, flat
+from latemask.recipe import OBJECTIVES, Recipe, flat
 from tests.conftest import tiny_recipe
 
 
@@ -75,7 +75,7 @@ def test_every_verb_has_help_with_a_sentence_for_every_option(capsys, verb):
 def test_pretrain_help_has_every_key_of_a_recipe(capsys):
     _, out, _ = run(capsys, "pretrain", "--help")
     assert all(f"--{key}".replace("_", "-") in out for key in flat(tiny_recipe()))
-    assert "One of: early, late" in " ".join(out.split())
+    assert f"One of: {', '.join(OBJECTIVES.names())}." in " ".join(out.split())
     assert "Share of a row that is predicted." in out
 
 

@@ -19,6 +19,7 @@ from latemask.objectives.copies import JoinedCopies
 from latemask.objectives.exlm import Exlm, LateExlm
 from latemask.objectives.lattice import Transitions, _mixed, path_sums, shares_of_slots
 from latemask.recipe import OBJECTIVES, BudgetRecipe, EncoderRecipe, MaskRecipe, check_recipe, load_recipe
+from latemask.run_folder import RunFolder
 from latemask.training.loop import Loop, NonFinite
 from tests.budget.test_flops import counted
 from tests.budget.test_memory import bytes_kept
@@ -32,6 +33,7 @@ from tests.conftest import (
 )
 from tests.families.test_rotary import ROTARY
 from tests.families.test_windows import slow_attention
+from tests.training.test_processes import run_with
 
 BOTH = ("exlm", "late-exlm")
 OPTIONS = {"exlm": Exlm, "late-exlm": LateExlm}
@@ -472,6 +474,15 @@ def test_it_trains_resumes_to_the_same_bits_exports_and_fills(objective, data, t
     assert [len(found) for found in fill(run.path, "Return <mask> if the <mask> is empty.", top=3)] == [3, 3]
     with pytest.raises(UserError, match="takes 32 at most"):
         fill(run.path, "<mask> " * 40)
+
+
+@pytest.mark.parametrize("objective", BOTH)
+def test_two_processes_with_half_of_the_rows_learn_the_same(objective, data, tmp_path):
+    recipe = replace(expanding(objective), budget=BudgetRecipe(steps=3))
+    assert [run_with(world, recipe, data, tmp_path / f"{world}") for world in (1, 2)] == [[0], [0, 0]]
+    one, two = ([row["loss"] for row in RunFolder(tmp_path / world).metrics() if "loss" in row] for world in "12")
+    assert len(one) == 3
+    assert two == pytest.approx(one, rel=1e-5)
 
 
 @pytest.mark.parametrize("objective", BOTH)

@@ -53,7 +53,7 @@ def test_methods_in_words(runs):
     falling = replace(late, recipe=replace(late.recipe, mask=MaskRecipe(rate=0.5, rate_end=0.2)))
     assert falling.method == "late 50% to 20% inside 2"
     shaped = MaskRecipe("span", rate=0.5, rate_end=0.2, rate_schedule="cosine")
-    assert replace(late, recipe=replace(late.recipe, mask=shaped)).method == "late 50% to 20% cosine span inside 2"
+    assert replace(late, recipe=replace(late.recipe, mask=shaped)).method == "late 50% to 20% inside 2 cosine span"
     assert replace(late, recipe=replace(late.recipe, mask=MaskRecipe(rate=0.3, drop=0.25))).method == (
         "late 30% drop 25% inside 2"
     )
