@@ -22,12 +22,11 @@ VOCABULARY = 12544
 PAIRS_EVERY = 5  # of BLiMP's pairs: 100 of each paradigm
 
 
-def prepare_everything(shared: Path, work: Path, *options: str) -> None:
-    """Prepare corpus and pairs, unless they are there."""
+def prepare_everything(shared: Path, work: Path, *options: Any) -> None:
+    """Prepare corpus and pairs; what is there is not done again."""
     work.mkdir(parents=True, exist_ok=True)
-    if not (work / "data" / "manifest.json").is_file():
-        words = ["prepare", str(shared / "corpus"), "--out", str(work / "data"), "--vocab-size", str(VOCABULARY)]
-        subprocess.run([sys.executable, "-m", "latemask", *words, *options], check=True)
+    words = ["prepare", shared / "corpus", "--out", work / "data", "--vocab-size", VOCABULARY, *options]
+    subprocess.run([sys.executable, "-m", "latemask", *map(str, words)], check=True)
     if not (work / "pairs.tsv").is_file():
         lines = gzip.decompress((shared / "grammar" / "blimp.tsv.gz").read_bytes()).decode().split("\n")[:-1]
         (work / "pairs.tsv").write_text("\n".join([lines[0], *lines[1::PAIRS_EVERY]]) + "\n", "utf-8")

@@ -32,7 +32,7 @@ CLOSE = 0.05  # nats behind the best: close enough to be asked again
 REFERENCE = "late-1"
 """The run that scores samples for those that choose them."""
 
-_PAPER = {"rate": 0.5, "random": 0.1, "keep": 0.1}
+_PAPER = {"rate": 0.5, "random": 0.1, "keep": 0.1}  # 3ML
 _AS_PUBLISHED = {"layers": 2, "positions": "absolute"}
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "late": ("mini-base", {}),
@@ -41,7 +41,22 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "3ml-self": ("mini-base", {"mask": _PAPER, "join": {"kind": "self", **_AS_PUBLISHED}}),
     "3ml-cross": ("mini-base", {"mask": _PAPER, "join": {"kind": "cross", **_AS_PUBLISHED}}),
     "cross-only": ("mini-base", {"join": {"kind": "cross-only", "layers": 2}}),
-    "falling-50-30": ("mini-base", {"mask": {"rate": 0.5, "rate_end": 0.3}}),
+    "cross-only-mix": ("mini-base", {"join": {"kind": "cross-only", "layers": 2, "mix": True}}),
+    "mae-lm": ("mini-mae-lm", {}),
+    "exlm": ("mini-exlm", {}),
+    "late-exlm": ("mini-late-exlm", {}),
+    "late-word": ("mini-base", {"mask": {"pattern": "word"}}),
+    "late-span": ("mini-base", {"mask": {"pattern": "span"}}),
+    "late-pmi": ("mini-base", {"mask": {"pattern": "pmi"}}),
+    "late-falling": ("mini-base", {"mask": {"rate": 0.5, "rate_end": 0.3}}),
+    "late-apart": ("mini-base", {"join": {"apart": 0.01}}),
+    "late-best-half": ("mini-base", {"select": {"keep": 0.5}}),
+    "late-best-tenth": (
+        "mini-base",
+        {
+            "select": {"keep": 0.1},
+        },
+    ),
 }
 """By name: the recipe that each begins with, and what it changes."""
 
@@ -144,7 +159,7 @@ def main() -> None:
         keep(RECORDS, arguments.one, judged(arguments.one, arguments.flops, arguments.work))
         return
     if not arguments.summarise:
-        prepare_everything(arguments.shared, arguments.work)
+        prepare_everything(arguments.shared, arguments.work, "--pmi", PMI_UNITS)
         words = ["--flops", arguments.flops]
         for names in [arguments.only] if arguments.only else waves():
             in_processes(__file__, names, RECORDS, arguments.work, words, arguments.jobs)

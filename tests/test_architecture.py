@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "starts": {"recipe", "text"},
     "references": {"budget", "model", "recipe", "run_folder", "text"},
     "card": {"recipe", "run_folder"},
-    "exporting": {"card", "model", "run_folder", "text"},
+    "exporting": {"card", "model", "recipe", "run_folder", "text"},
     "filling": {"model", "run_folder", "text"},
     "inspecting": {"masking", "recipe", "text"},
     "training": {
