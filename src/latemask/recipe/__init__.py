@@ -186,7 +186,8 @@ class Recipe:
     """All of a run."""
 
     objective: str = field(default="late", metadata={"table": OBJECTIVES})
-    """What is learnt: late masking, or early, the MLM baseline with [MASK] at the input."""
+    """What is learnt: late masking; early, the MLM baseline with [MASK] at the input; or a neighbour of theirs
+    (docs/neighbours.md)."""
     length: int = 128
     """Row length in tokens."""
     seed: int = 0
