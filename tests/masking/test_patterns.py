@@ -179,6 +179,18 @@ def test_a_row_begins_anywhere_in_a_span(begun):
     assert np.abs(share[2:] - 1 / 3.797).max() < 0.0125  # as likely at every position: four standard deviations
 
 
+def test_long_spans_are_chosen_as_often_as_short_ones(begun):
+    """What orders units is not what cut the row into them."""
+    rows = make_rows(1, 512).repeat(4000, axis=0)
+    order = PATTERNS["span"](rows, keys_of(4000), None, replace(VOCABULARY, words=all_words(300)))
+    numbers = np.cumsum(begun[0], axis=1)
+    first = np.take_along_axis(numbers, order[:, :1], axis=1)
+    inner = (first[:, 0] > 2) & (first[:, 0] < numbers[:, -1])  # neither <s> nor cut
+    lengths = (numbers == first).sum(axis=1)[inner]
+    assert len(lengths) > 3900
+    assert lengths.mean() == pytest.approx(3.80, abs=0.16)  # four standard errors
+
+
 def test_spans_end_at_special_tokens_and_with_their_words(begun):
     rows = make_rows(500, 64)
     rows[:, 20] = rows[:, 40] = EOS

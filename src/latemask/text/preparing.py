@@ -140,8 +140,11 @@ def prepare(
 def _with_units(data: PreparedData, pmi: int | None, overwrite: bool) -> PreparedData:
     if pmi is None:
         return data
-    with interruptible():
-        return with_units(data, pmi, overwrite)
+    try:
+        with interruptible():
+            return with_units(data, pmi, overwrite)
+    except MemoryError:
+        raise UserError(f"out of memory while looking for units; {data.folder} is whole without them") from None
 
 
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(prepare).parameters.items()}
