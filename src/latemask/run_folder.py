@@ -169,9 +169,7 @@ class RunFolder:
         began_with = self.record.get("data", {})
         if began_with.get("fingerprint") != data["fingerprint"]:
             changed.append(f"data: {began_with.get('folder')} -> {data['folder']} (other data, whatever the name)")
-        if "units" in getattr(PATTERNS[recipe.mask.pattern], "needs", ()) and began_with.get("units") != data["units"]:
-            changed.append("the units of the data (--pmi) are others")
-        return changed
+        return [*changed, *other_units(recipe, began_with, data)]
 
     def check_same(self, recipe: Recipe, data: dict[str, Any]) -> None:
         """Refuse to go on with another recipe or other data than the run began with."""
@@ -319,6 +317,13 @@ def tokenizer_checksum(data: dict[str, Any]) -> str | None:
     files = data.get("fingerprint")
     named = files.items() if isinstance(files, dict) else ()
     return next((str(checksum) for name, checksum in named if name.endswith("tokenizer.json")), None)
+
+
+def other_units(recipe: Recipe, before: dict[str, Any], data: dict[str, Any]) -> list[str]:
+    """Say that data keep other collocations than before, where the masks of a recipe have their shape."""
+    if "units" not in getattr(PATTERNS[recipe.mask.pattern], "needs", ()) or before.get("units") == data["units"]:
+        return []
+    return ["the units of the data (--pmi) are others"]
 
 
 def as_watched_by(recipe: Recipe, other: Recipe) -> Recipe:

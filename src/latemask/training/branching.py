@@ -21,7 +21,7 @@ from latemask.ground.files import replace_folder, write_json_atomically, write_t
 from latemask.ground.sealed import damage, seal
 from latemask.model import build_model
 from latemask.recipe import OBJECTIVES, Recipe, Stem, differences, load_recipe
-from latemask.run_folder import RunFolder, step_of, tokenizer_checksum
+from latemask.run_folder import RunFolder, other_units, step_of, tokenizer_checksum
 from latemask.training.checkpoints import read_config
 from latemask.training.job import Job
 
@@ -118,7 +118,8 @@ class Branch:
         changed = differences(self.recipe, job.recipe)
         mine, theirs = job.data.record, self.run.record["data"]
         other_data = mine["fingerprint"] != theirs["fingerprint"]
-        return [*changed, *([f"data: {theirs['folder']} -> {mine['folder']}"] if other_data else [])]
+        changed += [f"data: {theirs['folder']} -> {mine['folder']}"] if other_data else []
+        return [*changed, *other_units(job.recipe, theirs, mine)]
 
     def bring(self, job: Job, run: RunFolder) -> None:
         """Copy the checkpoint and the log lines up to it; the config is the new run's."""
