@@ -184,7 +184,7 @@ def _why_it_cannot_be_read(folder_or_id: str, error: Exception) -> str:
     if not path.is_dir():
         return f"no encoder at '{path}': not a folder here, and not reachable on the Hub"
     if not (path / "config.json").is_file():
-        return f"no encoder at '{path}': the folder holds no config.json"
+        return f"the encoder in '{path}' cannot be read: the folder holds no config.json"
     if kind := _kind_of_strangers(folder_or_id):
         return f"latemask cannot open the '{kind}' encoder at '{folder_or_id}': {STRANGERS_CODE}"
     if (kind := _settings_of(folder_or_id).get("model_type")) and not _is_known(kind):
@@ -196,9 +196,9 @@ def _why_it_cannot_be_read(folder_or_id: str, error: Exception) -> str:
             "where you trust them (transformers: model.save_pretrained)"
         )
     if not has_weights:
-        return f"no weights in '{path}': model.safetensors is missing"
+        return f"the encoder in '{path}' cannot be read: there are no weights (model.safetensors)"
     if "header" in str(error):
-        return f"the weights in '{path}' are cut short or damaged; copy the file again"
+        return f"the encoder in '{path}' cannot be read: its weights are cut short or damaged; copy the file again"
     return f"the encoder in '{path}' cannot be read: {' '.join(str(error).split())[:200]}"
 
 
