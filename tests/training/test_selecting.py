@@ -26,6 +26,8 @@ from latemask.masking.batches import Batch, Candidates, Collator
 from latemask.model import load_model
 from latemask.model.head import PredictionHead
 from latemask.objectives import OBJECTIVES
+from latemask.objectives.exlm import LateExlm
+from latemask.objectives.mae_lm import MaeLmOptions
 from latemask.recipe import BudgetRecipe, EncoderRecipe, MaskRecipe, Recipe, SelectRecipe, dump_recipe
 from latemask.references import with_reference
 from latemask.reporting.runs import read_run
@@ -172,7 +174,14 @@ def test_both_models_see_the_same_rows_and_predict_the_same_positions(data, othe
 # The losses of rows
 
 
-@pytest.mark.parametrize("recipe", [*map(joining, KINDS), tiny_recipe(objective="early")], ids=[*KINDS, "early"])
+OTHERS = ["early", "mae-lm", "exlm", "late-exlm"]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [*map(joining, KINDS), *(tiny_recipe(objective=name) for name in OTHERS)],
+    ids=[*KINDS, *OTHERS],
+)
 @pytest.mark.parametrize("half", [False, True])
 def test_the_losses_of_rows_are_those_of_rows_alone_and_their_mean_is_the_batch_s(recipe, half):
     model, batch = make_model(recipe), make_batch(recipe, make_rows(5))
@@ -506,7 +515,16 @@ def test_a_reference_that_changed_is_noticed_and_so_is_another_share(data, other
 # Where the reference comes from
 
 
-@pytest.mark.parametrize("recipe", [joining("cross"), tiny_recipe(objective="early")], ids=["cross", "early"])
+FROM_NO_RUN = {
+    "cross": joining("cross"),
+    "apart": joining("inside", layers=1, apart=0.1),
+    "early": tiny_recipe(objective="early"),
+    "mae-lm": tiny_recipe(objective="mae-lm", options=MaeLmOptions(layers=2)),
+    "late-exlm": tiny_recipe(objective="late-exlm", options=LateExlm(copies=3, heads=1, layers=1)),
+}
+
+
+@pytest.mark.parametrize("recipe", FROM_NO_RUN.values(), ids=FROM_NO_RUN)
 def test_a_model_that_is_from_no_run_is_asked_by_its_config(data, recipe, tmp_path):
     """It costs what the same model costs in a run, and lays rows out alike."""
     run = pretrain(replace(recipe, budget=BudgetRecipe(steps=1)), data=data.folder, out=tmp_path / "run")

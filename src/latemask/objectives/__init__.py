@@ -36,6 +36,8 @@ class Objective(ABC):
     """The name of its options in a recipe; none where it has none."""
     Options: type = NoOptions
     """Its options: a frozen dataclass, with a default and a line of help for each."""
+    called: dict[str, str] = {}  # noqa: RUF012
+    """Of its options, those that `settings` calls by another name."""
     fused: dict[str, int] = {}  # noqa: RUF012
     """Of the linear maps that it adds, those that are several in one matrix: their names, and how many."""
     finish: str | None = None
@@ -64,9 +66,9 @@ class Objective(ABC):
         return {}
 
     def options_in(self, settings: dict[str, Any]) -> Any:
-        """Return the options that gave a config.json its settings; here, those of the same names."""
-        names = (field.name for field in fields(self.Options))
-        return self.Options(**{name: settings[name] for name in names if name in settings})
+        """Return the options that gave a config.json its settings."""
+        names = {field.name: self.called.get(field.name, field.name) for field in fields(self.Options)}
+        return self.Options(**{ours: settings[theirs] for ours, theirs in names.items() if theirs in settings})
 
     def add_weights(self, model: Any, settings: Any) -> None:
         """Give the model what it has beside encoder and head."""

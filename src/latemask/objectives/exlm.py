@@ -233,6 +233,7 @@ class EarlyExlm(Expanding):
     """The copies stand in the encoder's input, and everything sees everything."""
 
     section, Options = "exlm", Exlm
+    called: dict[str, str] = {"heads": "transition_heads"}  # noqa: RUF012
     card = "ExLM-style masked language modelling, every [MASK] as several states in the encoder's input"
 
     def states(self, model: Any, ids: Tensor, positions: Tensor, expanded: Tensor) -> Tensor:
@@ -259,6 +260,7 @@ class LateExlmMasking(Expanding):
     """The copies join the encoder's last layers; visible positions never see them."""
 
     section, Options = "late_exlm", LateExlm
+    called: dict[str, str] = {"heads": "transition_heads", "layers": "join_layers"}  # noqa: RUF012
     card = "late ExLM-style masking, the encoder saw only visible tokens and every [MASK] joined as several states"
 
     def problem(self, recipe: Recipe) -> str | None:

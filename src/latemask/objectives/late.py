@@ -50,6 +50,7 @@ class LateMasking(Objective):
 
     section = "join"
     Options: type = Join
+    called: dict[str, str] = {"kind": "join", "layers": "join_layers"}  # noqa: RUF012
     fused: dict[str, int] = {"key_value": 2}  # noqa: RUF012
     finish = "early"
     card = "late masking, the encoder saw only visible tokens"
@@ -101,10 +102,6 @@ showed the encoder its mask token, so `fill-mask` pipelines do not apply."""
             "apart": join.apart,
             "length": recipe.max_length,
         }
-
-    def options_in(self, settings: dict[str, Any]) -> Join:
-        names = {"kind": "join", "layers": "join_layers", "two_way": "two_way", "positions": "positions"}
-        return Join(**{ours: settings[theirs] for ours, theirs in names.items() if theirs in settings})
 
     def add_weights(self, model: Any, settings: Any) -> None:
         """Add the [MASK] vector, and a decoder unless the [MASK]s join inside."""

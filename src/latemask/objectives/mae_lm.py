@@ -40,6 +40,7 @@ class MaeLm(LateMasking):
     """Late masking at a decoder whose [MASK]s are the row of <mask> in the word table."""
 
     section, Options = "mae_lm", MaeLmOptions
+    called: dict[str, str] = {"layers": "decoder_layers"}  # noqa: RUF012
     card = "MAE-LM-style masking, the encoder saw only visible tokens"
 
     def problem(self, recipe: Recipe) -> str | None:
