@@ -138,11 +138,10 @@ def table(found: dict[str, dict[str, Any]]) -> str:
             f"{one['steps']:,}",
             ", ".join(f"{loss:.3f}" for loss in one["losses"]),
             ", ".join(f"{score:.1f}" for score in one["blimps"]),
-            f"{one['seconds'] / 60:.0f}",
         ]
         for name, one in found.items()
     ]
-    return markdown(["", "steps", "loss, by seed", "BLiMP, by seed", "minutes"], rows)
+    return markdown(["", "steps", "loss, by seed", "BLiMP, by seed"], rows)
 
 
 def main() -> None:
