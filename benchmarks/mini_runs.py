@@ -25,7 +25,8 @@ PAIRS_EVERY = 5  # of BLiMP's pairs: 100 of each paradigm
 def prepare_everything(shared: Path, work: Path, *options: Any) -> None:
     """Prepare corpus and pairs; what is there is not done again."""
     work.mkdir(parents=True, exist_ok=True)
-    words = ["prepare", shared / "corpus", "--out", work / "data", "--vocab-size", VOCABULARY, *options]
+    # The same words from wherever it is called: a folder prepared from another spelling would be refused.
+    words = ["prepare", (shared / "corpus").resolve(), "--out", work / "data", "--vocab-size", VOCABULARY, *options]
     subprocess.run([sys.executable, "-m", "latemask", *map(str, words)], check=True)
     if not (work / "pairs.tsv").is_file():
         lines = gzip.decompress((shared / "grammar" / "blimp.tsv.gz").read_bytes()).decode().split("\n")[:-1]
