@@ -47,16 +47,12 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "late-exlm": ("mini-late-exlm", {}),
     "late-word": ("mini-base", {"mask": {"pattern": "word"}}),
     "late-span": ("mini-base", {"mask": {"pattern": "span"}}),
+    "late-span-20": ("mini-base", {"mask": {"pattern": "span", "rate": 0.2}}),
     "late-pmi": ("mini-base", {"mask": {"pattern": "pmi"}}),
     "late-falling": ("mini-base", {"mask": {"rate": 0.5, "rate_end": 0.3}}),
     "late-apart": ("mini-base", {"join": {"apart": 0.01}}),
     "late-best-half": ("mini-base", {"select": {"keep": 0.5}}),
-    "late-best-tenth": (
-        "mini-base",
-        {
-            "select": {"keep": 0.1},
-        },
-    ),
+    "late-best-tenth": ("mini-base", {"select": {"keep": 0.1}}),
 }
 """By name: the recipe that each begins with, and what it changes."""
 
