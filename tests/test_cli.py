@@ -33,6 +33,7 @@ _HELP_FOR_ALL = """
 import sys
 from latemask import VERBS
 from latemask.cli import main
+from latemask.command import choices_of
 assert not any(main([verb, "--help"]) for verb in VERBS)
 sys.exit(", ".join({"torch", "transformers", "datasets", "sklearn", "matplotlib"} & set(sys.modules)))
 """

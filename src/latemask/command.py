@@ -114,10 +114,47 @@ def options_of(section: type, prefix: str = "") -> Iterator[Option]:
     """Return the fields of a dataclass as options; the names of a table are part of the help."""
     hints, texts, defaults = hints_of(section), texts_of(section), defaults_of(section)
     for field in fields(section):
+        if any(choice.target == field.name for choice in choices_of(section)):
+            continue
         text = texts.get(field.name, "")
         if "table" in field.metadata:
             text = f"{text} One of: {', '.join(field.metadata['table'].names())}."
         yield Option(f"{prefix}{field.name}", hints[field.name], text, defaults.get(field.name))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A field that names an entry of a table, and the field that takes the entry's own options."""
+
+    name: str
+    target: str
+    table: Any
+
+    @property
+    def own(self) -> dict[str, list[Option]]:
+        """The options of every entry, as `--ENTRY.NAME`."""
+        return {entry: list(options_of(self.table[entry].Options, f"{entry}.")) for entry in self.table.names()}
+
+    def taken(self, chosen: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what the chosen entry was given; what another one was given is refused."""
+        for entry, options in self.own.items():
+            for option in options:
+                if entry != chosen and option.name in given:
+                    raise UserError(f"{option.option} is for --{self.name} {entry}, and this is {chosen}")
+        return {
+            option.name.rpartition(".")[2]: option.value(given[option.name])
+            for option in self.own.get(chosen, ())
+            if option.name in given
+        }
+
+
+def choices_of(section: type) -> list[Choice]:
+    """Return the fields of a dataclass that choose whose options it takes."""
+    return [
+        Choice(field.name, field.metadata["options"], field.metadata["table"])
+        for field in fields(section)
+        if "options" in field.metadata
+    ]
 
 
 class Command:
@@ -155,7 +192,17 @@ class Command:
             group = self.parser.add_argument_group((section.__doc__ or "").split("\n")[0].rstrip("."))
             for option in options:
                 option.add_to(group)
+        self.choices = {name: choices_of(section) for name, (section, _) in self.sections.items()}
+        self.own = [option for choices in self.choices.values() for choice in choices for option in self._add(choice)]
         self.keys = list(self._add_recipe()) if self.takes_recipe else []
+
+    def _add(self, choice: Choice) -> Iterator[Option]:
+        for entry, options in choice.own.items():
+            title = (choice.table[entry].Options.__doc__ or entry).split("\n")[0].rstrip(".")
+            group = self.parser.add_argument_group(f"--{choice.name} {entry}: {title}") if options else None
+            for option in options:
+                option.add_to(group)
+                yield option
 
     def _add_recipe(self) -> Iterator[Option]:
         sections = {field.name: hints_of(Recipe)[field.name] for field in fields(Recipe) if field.name != "options"}
@@ -185,7 +232,11 @@ class Command:
             raise UserError(f"missing {', '.join(missing)}; usage: {self.usage}")
         values = self._taken(self.positionals, given) | self._taken(self.options, given)
         for name, (section, options) in self.sections.items():
-            values[name] = section(**self._taken(options, given))
+            taken = self._taken(options, given)
+            for choice in self.choices[name]:
+                chosen = taken.get(choice.name, getattr(section, choice.name))
+                taken |= {choice.target: own} if (own := choice.taken(chosen, given)) else {}
+            values[name] = section(**taken)
         return self._with_recipe(values, given) if self.takes_recipe else values
 
     def _taken(self, options: Sequence[Option], given: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +245,12 @@ class Command:
     def _refuse(self, word: str) -> None:
         if not word.startswith("-"):
             raise UserError(f"unexpected argument '{word}'; usage: {self.usage}")
-        every = (*self.options, *self.keys, *(option for _, options in self.sections.values() for option in options))
+        every = (
+            *self.options,
+            *self.keys,
+            *self.own,
+            *(option for _, options in self.sections.values() for option in options),
+        )
         name = word.split("=")[0]
         raise UserError(f"unknown option '{name}'{nearest(name, [option.option for option in every])}")
 

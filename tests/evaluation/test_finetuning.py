@@ -10,8 +10,8 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from latemask import finetune
 from latemask.cli import main
+from latemask.evaluation.best_models import folder_name
 from latemask.evaluation.floors import CONSTANT, TFIDF
-from latemask.evaluation.grid import folder_name
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Results
 from latemask.evaluation.verdicts import verdict

@@ -11,8 +11,8 @@ from pyarrow import parquet
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
 from latemask.cli import main
+from latemask.evaluation.best_models import save_model
 from latemask.evaluation.features import featurize
-from latemask.evaluation.grid import save_model
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.tasks import Examples
 from latemask.evaluation.trials import prepare_task, run_trial
@@ -25,9 +25,9 @@ def fine_tuned(encoder, folder, kind, **changes):
     """What `latemask finetune` leaves behind."""
     task = make_task(kind, columns={"text": "review", "text_pair": None}, **changes)
     prepared = prepare_task(encoder, task, Protocol(epochs=1, batch_size=8))
-    _, model = run_trial(prepared, 5e-3, 0, keep=True)
+    trial, model = run_trial(prepared, 5e-3, 0, keep=True)
     folder.mkdir()
-    save_model(folder / "model", model, prepared)
+    save_model(folder / "model", model, prepared, trial)
     return folder
 
 

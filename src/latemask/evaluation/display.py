@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 
 from latemask.evaluation.methods import METHODS
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import CSV, TABLE, Results, Summary
+from latemask.evaluation.results import CSV, TABLE, Results, Summary, Trial
 from latemask.evaluation.verdicts import verdict
 from latemask.ground.console import printable
 from latemask.ground.files import write_text_atomically
@@ -115,7 +118,9 @@ def _how(results: Results) -> str:
     several = any(len(summary.tried) > 1 for summary in results.summaries())
     chosen = ", learning rate chosen on dev" if several else ""
     method = results.protocol.method
+    given = ", ".join(f"{name} {value}" for name, value in asdict(results.protocol.of_method).items())
     by = "" if method == Protocol.method else f", fine-tuned by {METHODS[method].words or method}"
+    by += f" ({given})" if given else ""
     return f"median over seeds (lowest–highest), per cent, on dev, {epoch}{chosen}{by}; mean of: {measures}"
 
 
@@ -136,6 +141,19 @@ def _details(results: Results) -> Iterable[str]:
             f"{len(summary.scores)} seeds: {', '.join(map(_percent, summary.scores))}; {_metrics(summary.metrics)}; "
             f"learning rate {summary.learning_rate:g}" + (f" (medians {tried})" if len(summary.tried) > 1 else "")
         )
+        trials = [trial for trial in results.trials if (trial.encoder, trial.task) == (summary.encoder, summary.task)]
+        if trials[0].step_bytes:  # older ones do not say
+            yield f"{summary.task}, {printable(summary.encoder)}: {cost_of(trials)}"
+
+
+def cost_of(trials: list[Trial]) -> str:
+    """Say what the trials of one encoder on one task took, in the middle."""
+    seconds = statistics.median(trial.seconds for trial in trials)
+    step = max(trial.step_bytes for trial in trials)
+    return (
+        f"{trials[0].trained_weights:,} weights of the encoder trained, {decimal(trials[0].stored_bytes)} to store, "
+        f"{decimal(step)} of activations and gradients in a step at most, {seconds:,.0f} s a run"
+    )
 
 
 def _floors(results: Results) -> Iterable[str]:

@@ -90,8 +90,9 @@ def tabulate(
     overwrite: bool,
 ) -> Results:
     """Run what is missing of a table, write it and show it; `keep` the best model of each task."""
-    from latemask.evaluation.encoders import controls_for, open_encoders  # not for --help: it loads torch
-    from latemask.evaluation.grid import model_folders, refuse_settings, run_grid
+    from latemask.evaluation.best_models import model_folders  # these load torch: not for --help
+    from latemask.evaluation.encoders import controls_for, open_encoders
+    from latemask.evaluation.grid import refuse_settings, run_grid
 
     tasks = [task.limited(protocol.max_train) for task in tasks]
     if protocol.class_weights != "none" and (numbers := [task.name for task in tasks if task.kind == "regression"]):

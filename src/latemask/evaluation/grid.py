@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import time
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
+from latemask.evaluation.best_models import keep_if_best, may_be_kept, part_models
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.floors import floors_of
 from latemask.evaluation.identity import encoder_record, task_record
+from latemask.evaluation.methods import METHODS
 from latemask.evaluation.protocol import Protocol
-from latemask.evaluation.results import MODEL, MODELS, TASK_FILE, Results, Trial
+from latemask.evaluation.results import Results
 from latemask.evaluation.tasks import Task
-from latemask.evaluation.trials import Observer, Prepared, prepare_task, run_trial
+from latemask.evaluation.trials import Observer, prepare_task, run_trial
 from latemask.ground.console import printable, progress_bar, say
-from latemask.ground.errors import Interrupted
-from latemask.ground.files import replace_folder, write_json_atomically
+from latemask.ground.errors import Interrupted, UserError
 from latemask.ground.signals import SignalFlag
-from latemask.text.tokenizer import save_tokenizer
 
 _SILENCE = 30.0  # seconds without a line are enough
 
@@ -43,6 +39,8 @@ def refuse_settings(protocol: Protocol, encoders: Sequence[Encoder], rates: Sequ
     for encoder in encoders:
         protocol.rates(rates, encoder.width)
         protocol.length_for(encoder.longest)
+        if problem := METHODS[protocol.method].problem(encoder, protocol):
+            raise UserError(f"{printable(encoder.name)}, --method {protocol.method}: {problem}")
 
 
 def run_grid(
@@ -58,7 +56,7 @@ def run_grid(
         for encoder in encoders:
             results.enter(encoder_record(encoder), task_record(task))
     results.write()
-    _part_models(results)
+    part_models(results)
     wanted = [_missing(encoder, task, rates, seeds, results) for task in tasks for encoder in encoders]
     count = sum(len(one.runs) for one in wanted)
     if results.trials:
@@ -104,65 +102,15 @@ def _run(one: _Wanted, results: Results, progress: GridProgress, keep: bool) -> 
     cuts = results.tasks[one.task.name]["cut"]
     cuts[one.encoder.name] = {name: rows.cut for name, rows in prepared.splits.items()}
     who = printable(one.encoder.name) + (" (never trained)" if one.encoder.is_random else "")
-    may_keep = keep and _may_be_kept(one.encoder.name, results)
+    may_keep = keep and may_be_kept(one.encoder.name, results)
     for rate, seed in one.runs:
         progress.check()
         progress.begin(f"{one.task.name} {who} lr {rate:g} seed {seed}", one.steps)
         trial, model = run_trial(prepared, rate, seed, progress, keep=may_keep)
         progress.end()
         if model is not None:
-            _keep_if_best(trial, model, prepared, results)
+            keep_if_best(trial, model, prepared, results)
         results.add(trial)
-
-
-def _may_be_kept(encoder: str, results: Results) -> bool:
-    """Whether its model is one to keep: a never-trained one is so only where nothing else is."""
-    return not results.is_control(encoder) or all(map(results.is_control, results.encoders))
-
-
-def _keep_if_best(trial: Trial, model: Any, prepared: Prepared, results: Results) -> None:
-    """Save a model that is better on dev than all before it."""
-    rivals = (other for other in results.trials if other.task == trial.task and _may_be_kept(other.encoder, results))
-    if not any(other.score >= trial.score for other in rivals):
-        save_model(model_folders(results)[trial.task], model, prepared)
-
-
-def save_model(folder: Path, model: Any, prepared: Prepared) -> None:
-    """Write a stock folder with a note of what the model was trained on; one that is there is replaced."""
-    task = prepared.task
-    aside = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    model.save_pretrained(str(aside))
-    save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
-    note = {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length}
-    write_json_atomically(aside / TASK_FILE, {**note, "encoder": prepared.encoder.name})
-    replace_folder(aside, folder)
-
-
-def model_folders(results: Results) -> dict[str, Path]:
-    """Return where the best model of each task is kept, if it is: OUT/model, or of several tasks OUT/models/TASK."""
-    out, tasks = results.path.parent, list(results.tasks)
-    return {task: out / MODELS / folder_name(task) for task in tasks} if len(tasks) > 1 else {tasks[0]: out / MODEL}
-
-
-def folder_name(task: str) -> str:
-    """Return a name for a folder: another one for every task, and none that leads out of the folder it is in."""
-    name = "".join(c if c.isalnum() or c in "-_. " else quote(c, safe="") for c in task)
-    return f"%2E{name[1:]}" if name.startswith(".") else name
-
-
-def _part_models(results: Results) -> None:
-    """Put the one model of a folder to those of the other tasks, as soon as there are others."""
-    alone, folders = results.path.parent / MODEL, model_folders(results)
-    if len(folders) == 1 or not (alone / TASK_FILE).is_file():
-        return
-    try:
-        folder = folders.get(json.loads((alone / TASK_FILE).read_text("utf-8"))["task"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        folder = None  # damaged: it stays where it is, and predict says so
-    if folder is not None:
-        folder.parent.mkdir(exist_ok=True)
-        replace_folder(alone, folder)
 
 
 class GridProgress(Observer):

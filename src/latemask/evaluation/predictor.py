@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from latemask.evaluation.features import UNSEEN, Features, Fit, at_words, featurize, logits_of, make_collator
+from latemask.evaluation.methods import METHODS
+from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import MODEL, TASK_FILE
 from latemask.evaluation.tasks import Examples, Kind
 from latemask.ground.console import printable, progress_bar
@@ -43,10 +46,12 @@ class Predictor:
             self.kind = "regression"
         self.labels = tuple(str(config.id2label.get(number, number)) for number in range(config.num_labels))
         self.tokenizer = load_tokenizer(self.folder)
-        self.columns, max_length = _trained_with(self.folder / TASK_FILE)
-        self.max_length = max_length or min(longest_input(config, self.tokenizer), 512)
+        made = _Made.read(self.folder / TASK_FILE)
+        self.columns = made.columns
+        self.max_length = made.max_length or min(longest_input(config, self.tokenizer), 512)
         auto_class = AutoModelForTokenClassification if self.kind == "tagging" else AutoModelForSequenceClassification
-        self.model = load_whole(auto_class, self.folder, str(self.folder), with_head=True)
+        opened = METHODS[made.method].opened(self.folder, auto_class, made.options)
+        self.model = opened or load_whole(auto_class, self.folder, str(self.folder), with_head=True)
         self.fit = Fit()
         if torch.accelerator.is_available():
             self.model.to(torch.accelerator.current_accelerator())
@@ -129,12 +134,27 @@ def averaged(answers: list[np.ndarray], features: Features) -> list[np.ndarray]:
     return [np.mean(rows[example], axis=0) if len(rows[example]) > 1 else rows[example][0] for example in sorted(rows)]
 
 
-def _trained_with(path: Path) -> tuple[dict[str, str | None], int | None]:
-    """Return the columns and the longest input that fine-tuning noted beside the model, if it did."""
-    if not path.is_file():
-        return {}, None
-    try:
-        record = json.loads(path.read_text("utf-8"))
-        return dict(record["columns"]), int(record["max_length"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise UserError(f"{printable(str(path))} is damaged; without it, --text says which column to read") from None
+@dataclass(frozen=True)
+class _Made:
+    """What fine-tuning noted beside a model, if it did."""
+
+    columns: dict[str, str | None] = field(default_factory=dict)
+    max_length: int | None = None
+    method: str = Protocol.method
+    options: Any = None
+    """The method's, as its dataclass."""
+
+    @classmethod
+    def read(cls, path: Path) -> _Made:
+        """Read the note; older ones say nothing of the method."""
+        if not path.is_file():
+            return cls()
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            protocol = Protocol(method=str(record.get("method", cls.method)), options=dict(record.get("options", {})))
+            columns, max_length = dict(record["columns"]), int(record["max_length"])
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise UserError(
+                f"{printable(str(path))} is damaged; without it, --text says which column to read"
+            ) from None
+        return cls(columns, max_length, protocol.method, protocol.of_method)

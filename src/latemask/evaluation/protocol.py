@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from latemask.evaluation.methods import METHODS
 from latemask.ground.errors import UserError
+from latemask.ground.typed import built, defaults_of
 
 _SMALL_TRAINING_SET = 10_000
 _LONGEST = 512
@@ -51,12 +52,18 @@ class Protocol:
     """AdamW's epsilon."""
     clip: float = 1.0
     """Largest norm of a step's gradient; 0 clips nothing."""
-    method: str = field(default="full", metadata={"table": METHODS})
+    checkpointing: bool = False
+    """Keep no activations of a layer for the backward pass, and compute them again there: less memory, more time."""
+    method: str = field(default="full", metadata={"table": METHODS, "options": "options"})
     """How the model is changed to be trained: full trains every weight of encoder and head."""
+    options: Any = None
+    """The method's own: a mapping, or its dataclass; by default its defaults."""
 
     def check(self) -> None:
         """Refuse what means nothing."""
-        METHODS[self.method]  # refuses a name that is not in it
+        assert self.of_method is not None  # refuses a name that is not in the table, and options that it does not have
+        if self.checkpointing and not METHODS[self.method].checkpoints:
+            raise UserError(f"--checkpointing: {self.method} keeps no activations anyway; leave it away")
         if self.select not in get_args(Select):
             raise UserError(f"--select {self.select}: best or last")
         if self.precision not in get_args(FineTuningPrecision):
@@ -72,6 +79,16 @@ class Protocol:
             if not 0 <= (value := getattr(self, name)) < limit:
                 most = "" if limit == math.inf else f" and below {limit:g}"
                 raise UserError(f"--{name.replace('_', '-')} {value}: 0 at least{most}")
+
+    @property
+    def of_method(self) -> Any:
+        """The method's options, as its dataclass."""
+        kind, given = METHODS[self.method].Options, self.options
+        return given if isinstance(given, kind) else built(kind, given or {}, "options", f"{self.method}.")
+
+    def as_record(self) -> dict[str, Any]:
+        """Return all of it, with the method's options spelled out."""
+        return asdict(replace(self, options=self.of_method))
 
     def batch_for(self, rows: int) -> int:
         """Return the batch size for a training set: 16 for a small one, 32 otherwise."""
@@ -89,8 +106,12 @@ class Protocol:
 
     def differences(self, other: dict[str, Any]) -> list[str]:
         """Say what differs from the protocol of a record; what an older one does not say is the default."""
-        mine, theirs = asdict(self), {**asdict(ROBERTA), **other}
-        return [f"{name}: {theirs[name]} -> {mine[name]}" for name in mine if theirs[name] != mine[name]]
+        mine, theirs = self.as_record(), {**ROBERTA.as_record(), **other}
+        found = [(name, theirs[name], mine[name]) for name in mine if name != "options"]
+        if mine["method"] == theirs["method"]:  # options of two methods have nothing to do with each other
+            before = {**defaults_of(METHODS[self.method].Options), **theirs["options"]}
+            found += [(f"{self.method}.{name}", before[name], now) for name, now in mine["options"].items()]
+        return [f"{name}: {before} -> {now}" for name, before, now in found if before != now]
 
     def rates(self, given: Sequence[float] | None, width: int) -> list[float]:
         """Return the learning rates to try, each once; by default the method's for the encoder's width."""

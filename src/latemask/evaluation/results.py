@@ -14,7 +14,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ MODEL, MODELS = "model", "models"  # the best model; with several tasks a folder
 TASK_FILE = "latemask-task.json"  # inside of a model: what it was trained on
 _PACKAGES = ("latemask", "torch", "transformers", "accelerate", "tokenizers", "scikit-learn", "scipy", "numpy")
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-_LATER = {"precision": "unknown"}  # what older trials do not say
+# What older trials do not say.
+_LATER: dict[str, Any] = {"precision": "unknown", "trained_weights": 0, "stored_bytes": 0, "step_bytes": 0}
 _AVERAGED_OVER = "median over seeds at the learning rate that is best on dev"
 
 
@@ -66,6 +67,12 @@ class Trial:
     precision: str = "unknown"
     """What its training steps computed in."""
     seconds: float = 0.0
+    trained_weights: int = 0
+    """Of the encoder, by the method; the task's head is apart."""
+    stored_bytes: int = 0
+    """What whoever has the encoder stores of the fine-tuned one, the head apart."""
+    step_bytes: int = 0
+    """The most that activations and gradients took at once, in the step with the longest texts."""
 
 
 @dataclass
@@ -90,6 +97,7 @@ class Results:
             known = {entry.name for entry in fields(Trial)}
             trials = [Trial(**{name: {**_LATER, **trial}[name] for name in known}) for trial in record["cells"]]
             protocol = Protocol(**record["protocol"])
+            protocol = replace(protocol, options=protocol.options or None)
             results = cls(path, protocol, record["encoders"], record["tasks"], trials, list(record["made_by"]))
             results.check()
             return results
@@ -120,7 +128,7 @@ class Results:
     def begin(cls, path: Path, protocol: Protocol) -> Results:
         """Go on with a file, or start one; refuse one that was made under another protocol."""
         results = cls.read(path) if path.exists() else cls(path, protocol)
-        changed = protocol.differences(asdict(results.protocol))
+        changed = protocol.differences(results.protocol.as_record())
         if not results.trials:  # nothing that another protocol could be mixed with; floors are kept
             results = cls(path, protocol, tasks={} if changed else results.tasks, made_by=results.made_by)
         elif changed:
@@ -162,7 +170,7 @@ class Results:
         return {
             "format": FORMAT,
             "made_by": self.made_by,
-            "protocol": asdict(self.protocol),
+            "protocol": self.protocol.as_record(),
             "encoders": self.encoders,
             "tasks": self.tasks,
             "cells": [asdict(trial) for trial in self.ordered()],

@@ -16,7 +16,8 @@ from transformers.trainer_callback import PrinterCallback
 
 from latemask.evaluation.encoders import Encoder
 from latemask.evaluation.features import IGNORED, Features, at_words, decided, featurize, logits_of, make_collator
-from latemask.evaluation.methods import METHODS
+from latemask.evaluation.memory import PeakMemory
+from latemask.evaluation.methods import METHODS, trained_weights
 from latemask.evaluation.metrics import balanced_weights, finite, is_collapsed, measured, reported_score, score_of
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import Trial
@@ -69,10 +70,13 @@ class Observer:
 def run_trial(
     prepared: Prepared, learning_rate: float, seed: int, observer: Observer | None = None, keep: bool = False
 ) -> tuple[Trial, Any]:
-    """Fine-tune once; return the record and, with `keep`, the stock model as it was at the reported epoch."""
+    """Fine-tune once; return the record and, with `keep`, the model as it was at the reported epoch.
+
+    It is as the method trains it: the method's `merged` or `save` come after.
+    """
     started = time.monotonic()
     method = METHODS[prepared.protocol.method]
-    model = method.prepared(prepared.encoder.with_head(prepared.task, seed), prepared.protocol)
+    model = method.fitted(prepared.encoder.with_head(prepared.task, seed), prepared)
     collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer_for(prepared.task.kind))
     judge = Judge(prepared, collator, observer or Observer(), keep)
     with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
@@ -92,7 +96,9 @@ def run_trial(
     trial.loss = [[log["step"], round(log["loss"], 6) if math.isfinite(log["loss"]) else None] for log in logs]
     trial.steps = trainer.state.global_step
     trial.seconds = round(time.monotonic() - started, 3)
-    return trial, method.merged(judge.restored(trainer.model)) if keep else None
+    trial.trained_weights = sum(weight.numel() for _, weight in trained_weights(trainer.model))
+    trial.stored_bytes, trial.step_bytes = method.stored_bytes(trainer.model), trainer.step_bytes
+    return trial, judge.restored(trainer.model) if keep else None
 
 
 def weighted_loss(task: Task, protocol: Protocol) -> Callable[..., torch.Tensor] | None:
@@ -123,6 +129,8 @@ def _arguments(prepared: Prepared, learning_rate: float, seed: int, folder: str)
         adam_beta2=protocol.adam_beta2,
         adam_epsilon=protocol.adam_epsilon,
         max_grad_norm=protocol.clip,
+        gradient_checkpointing=protocol.checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False},  # works where the embeddings are frozen, too
         train_sampling_strategy="group_by_length",
         seed=seed,
         logging_steps=max(1, protocol.steps_for(len(prepared.splits["train"])) // _LOGS),
@@ -146,6 +154,16 @@ class FineTuner(Trainer):
     def __init__(self, *, dtype: torch.dtype | None, **given: Any):
         super().__init__(**given)
         self.dtype = dtype
+        self.step_bytes = 0
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Do a step; measure the first one, whose texts are the longest."""
+        if self.step_bytes:
+            return super().training_step(model, inputs, *args, **kwargs)
+        with PeakMemory(self.args.device) as memory:
+            loss = super().training_step(model, inputs, *args, **kwargs)
+        self.step_bytes = memory.peak
+        return loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the loss of a batch."""

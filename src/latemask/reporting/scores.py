@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from latemask.evaluation.identity import encoder_checksum
+from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import RESULTS, Results
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
@@ -26,6 +27,7 @@ class Contest:
     label: str = ""
     floors: dict[str, float] = field(default_factory=dict)
     """What the task gives without an encoder, in per cent."""
+    method: str = Protocol.method
 
 
 @dataclass(frozen=True)
@@ -181,16 +183,19 @@ def _other_rates(label: str, scores: Scores) -> Iterator[str]:
 def _contest(results: Results, task: str, contests: list[Contest]) -> Contest:
     """Return the contest of a task; one with other data or by another protocol is another contest."""
     record = results.tasks[task]
-    protocol = asdict(replace(results.protocol, precision="auto"))  # rounding is no other contest
+    alike = {"precision": "auto", "checkpointing": False}  # rounding is no other contest, and neither is memory
+    protocol = {**results.protocol.as_record(), **alike}
     identity = json_digest([task, record["identity"], protocol])
     floors = {printable(floor.name): 100 * floor.score for floor in results.floors(task)}
     for contest in contests:
         if contest.identity == identity:
             contest.floors.update(floors)  # of files from before there were floors, one may have them
             return contest
-    before = sum(contest.task == task for contest in contests)
-    label = printable(task) + (f" ({before + 1})" if before else "")
-    contests.append(Contest(task, identity, record["part"], label, floors))
+    method = results.protocol.method
+    before = sum((contest.task, contest.method) == (task, method) for contest in contests)
+    label = printable(task) + ("" if method == Protocol.method else f", {printable(method)}")
+    label += f" ({before + 1})" if before else ""
+    contests.append(Contest(task, identity, record["part"], label, floors, method))
     return contests[-1]
 
 
