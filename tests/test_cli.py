@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 import latemask
 from latemask import VERBS, __version__
 from latemask.cli import main
+from latemask.command import choices_of
 from latemask.recipe import OBJECTIVES, Recipe, flat
 from tests.conftest import tiny_recipe
 
@@ -33,6 +34,7 @@ _HELP_FOR_ALL = """
 import sys
 from latemask import VERBS
 from latemask.cli import main
+from latemask.command import choices_of
 from latemask.command import choices_of
 assert not any(main([verb, "--help"]) for verb in VERBS)
 sys.exit(", ".join({"torch", "transformers", "datasets", "sklearn", "matplotlib"} & set(sys.modules)))
@@ -63,7 +65,9 @@ def test_every_verb_has_help_with_a_sentence_for_every_option(capsys, verb):
         if parameter.kind is parameter.VAR_KEYWORD:  # fields of a dataclass, which Python may spell as keywords
             continue
         if is_dataclass(hints[parameter.name]):
-            options = [f"--{field.name}" for field in fields(hints[parameter.name])]
+            section = hints[parameter.name]
+            inner = [choice.target for choice in choices_of(section)]  # given as --hiwi.rank and the like
+            options = [f"--{field.name}" for field in fields(section) if field.name not in inner]
         else:
             options = [parameter.name if parameter.kind is parameter.POSITIONAL_OR_KEYWORD else f"--{parameter.name}"]
         assert all(f" {option.replace('_', '-')} " in words for option in options)
