@@ -1,0 +1,214 @@
+"""Which way to fine-tune? Every method on SST-2, MRPC and STS-B with an encoder pre-trained here: one JSON object last.
+
+python benchmarks/methods.py --data ../shared/data/glue [--encoder FOLDER] [--work methods]
+python benchmarks/methods.py --summarise                             (the table of docs/results.md)
+
+Without --encoder one is pre-trained first on --corpus: RoBERTa's layers, 12 x 192, 32,768 pieces, late masks. RoBERTa,
+because methods that read biases need a family that has them.
+
+A method's learning rate is the best of three for one seed on a part of MRPC: a third of its default, the default and
+three times that. Then each task runs with three seeds, by one protocol for all, in a process of its own with one
+thread; what is done is not done again, and leaves a record in benchmarks/methods/. Memory is that of the largest step,
+beside the weights: what activations and gradients take at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.mini_runs import in_processes, keep, markdown, read_all
+
+RECORDS = Path(__file__).parent / "methods"
+TASKS = {"sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B"}
+SEEDS = 3
+EPOCHS, ROWS = 3, 4000
+TRIED_ROWS = 1000
+VOCABULARY, FLOPS = 32768, 1e14
+METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "full": ("full", {}, False),
+    "checkpointing": ("full", {}, True),
+    "bias": ("bias", {}, False),
+    "lora": ("lora", {}, False),
+    "dora": ("dora", {}, False),
+    "hiwi": ("hiwi", {}, False),
+    "pafi": ("pafi", {}, False),
+    "meft": ("meft", {}, False),
+    "apiq-4": ("apiq", {"bits": 4}, False),
+    "apiq-3": ("apiq", {"bits": 3}, False),
+    "apiq-2": ("apiq", {"bits": 2}, False),
+    "loftq-2": ("apiq", {"bits": 2, "fit": "loftq"}, False),
+    "nearest-2": ("apiq", {"bits": 2, "fit": "nearest"}, False),
+}
+"""The method, its options, and whether layers are computed again in the backward pass; the last two are baselines."""
+
+
+def pretrained(corpus: Path, work: Path) -> Path:
+    """Return an encoder of ours, made where there is none yet."""
+    if not (work / "encoder" / "encoder" / "config.json").is_file():
+        data = [corpus.resolve(), "--out", work / "data", "--vocab-size", VOCABULARY]
+        run = ["mini-base", "--data", work / "data", "--out", work / "encoder", "--budget.flops", FLOPS]
+        shape = ["--encoder.family", "roberta", "--encoder.vocab-size", VOCABULARY, "--budget.tokens", "null"]
+        again = ["--resume"] if (work / "encoder" / "recipe.yaml").is_file() else []
+        for verb in (["prepare", *data], ["pretrain", *run, *shape, *again]):
+            subprocess.run([sys.executable, "-m", "latemask", *map(str, verb)], check=True)
+    return work / "encoder"
+
+
+def judged(name: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict[str, Any]:
+    """Choose a learning rate for a method, and fine-tune by it on every task."""
+    from latemask import Protocol, finetune
+    from latemask.evaluation.encoders import open_encoders
+    from latemask.evaluation.methods import METHODS as KNOWN
+
+    method, options, checkpointing = METHODS[name]
+    out = work / "finetuned" / name
+    shared = {
+        "method": method,
+        "options": options,
+        "checkpointing": checkpointing,
+        "epochs": EPOCHS,
+        "patience": EPOCHS,
+    }
+    (opened,) = open_encoders([str(encoder)])
+    default = KNOWN[method].learning_rate(opened.width)
+    rates = [float(f"{default * factor:.2g}") for factor in (1 / 3, 1, 3)]
+
+    def run(task: str, rows: int, seeds: int, lrs: list[float], folder: Path) -> Any:
+        protocol = Protocol(max_train=rows, **shared)
+        return finetune(
+            str(encoder), task=task, data=data, out=folder, seeds=seeds, lrs=lrs, protocol=protocol, no_control=True
+        )
+
+    tried = run("mrpc", TRIED_ROWS, 1, rates, out / "rates").summaries()[0]
+    found = {task: run(task, ROWS, seeds, [tried.learning_rate], out / task) for task in TASKS}
+    trials = [trial for results in found.values() for trial in results.trials]
+    model = opened.plain()
+    return {
+        "name": name,
+        "method": method,
+        "options": found["mrpc"].protocol.as_record()["options"],
+        "learning_rate": tried.learning_rate,
+        "tried": tried.tried,
+        "scores": {task: [round(100 * trial.score, 2) for trial in results.trials] for task, results in found.items()},
+        "seconds": {
+            task: round(statistics.median(t.seconds for t in results.trials)) for task, results in found.items()
+        },
+        "floors": {
+            task: {floor.name: round(100 * floor.score, 2) for floor in results.floors(task)}
+            for task, results in found.items()
+        },
+        "trained_weights": trials[0].trained_weights,
+        "stored_bytes": trials[0].stored_bytes,
+        "step_bytes": max(trial.step_bytes for trial in trials),
+        "encoder_bytes": 4 * model.num_parameters(),
+        "linear_weights": linear_weights(model),
+        "precision": trials[0].precision,
+    }
+
+
+def linear_weights(model: Any) -> int:
+    """Return the numbers in the matrices of an encoder's layers: what quantisation is about."""
+    import torch
+
+    layers = next(one for one in model.modules() if isinstance(one, torch.nn.ModuleList))
+    return sum(one.weight.numel() for one in layers.modules() if isinstance(one, torch.nn.Linear))
+
+
+def summary() -> dict[str, Any]:
+    """Return what each method came to, and the ratios that were asked for."""
+    found = {record["name"]: record for record in read_all(RECORDS)}
+    methods = {
+        name: {
+            "scores": {task: round(statistics.median(scores), 1) for task, scores in found[name]["scores"].items()},
+            **{key: found[name][key] for key in ("trained_weights", "stored_bytes", "step_bytes", "learning_rate")},
+            "seconds": sum(found[name]["seconds"].values()),
+        }
+        for name in METHODS
+        if name in found
+    }
+    return {"methods": methods, **ratios(found)}
+
+
+def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return memory and bytes against full fine-tuning, of the methods that are there."""
+    wanted: dict[str, Any] = {
+        "meft_memory_over_full": ("meft", "step_bytes", lambda one: found["full"]["step_bytes"]),
+        "checkpointing_memory_over_full": (
+            "checkpointing",
+            "step_bytes",
+            lambda one: found["full"]["step_bytes"],
+        ),
+        "hiwi_stored_over_encoder": ("hiwi", "stored_bytes", lambda one: one["encoder_bytes"]),
+        "apiq_2_bits_over_fp16": ("apiq-2", "stored_bytes", lambda one: 2 * one["linear_weights"]),
+    }
+    return {
+        name: round(found[method][key] / base(found[method]), 5)
+        for name, (method, key, base) in wanted.items()
+        if method in found and "full" in found
+    }
+
+
+def table() -> str:
+    """Return the records as Markdown; floors are the last rows."""
+    found = {record["name"]: record for record in read_all(RECORDS)}
+    rows = [
+        [
+            name,
+            *(scored(record["scores"][task]) for task in TASKS),
+            f"{record['trained_weights']:,}",
+            f"{record['stored_bytes'] / 1e6:.2f}",
+            f"{record['step_bytes'] / 1e6:.0f}",
+            f"{sum(record['seconds'].values()):,}",
+            f"{record['learning_rate']:g}",
+        ]
+        for name in METHODS
+        if (record := found.get(name))
+    ]
+    floors = next(iter(found.values()))["floors"] if found else {}
+    names = dict.fromkeys(name for floor in floors.values() for name in floor)
+    rows += [[name, *(f"{floors[task].get(name, 0):.1f}" for task in TASKS), *[""] * 5] for name in names]
+    header = ["", *TASKS.values(), "weights trained", "MB stored", "MB a step", "seconds a seed", "learning rate"]
+    return markdown(header, rows)
+
+
+def scored(scores: list[float]) -> str:
+    """Return the median and the range."""
+    return f"{statistics.median(scores):.1f} ({min(scores):.1f}–{max(scores):.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/glue"), help="GLUE in its own layout")
+    parser.add_argument("--encoder", type=Path, help="a run or an encoder's folder; by default one is pre-trained")
+    parser.add_argument("--corpus", type=Path, help="text to pre-train on; by default the corpus beside --data")
+    parser.add_argument("--work", type=Path, default=Path("methods"), help="where runs are kept")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=METHODS, help="just these methods")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time, one thread each")
+    parser.add_argument("--summarise", action="store_true", help="only print the table")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        found = judged(arguments.one, arguments.encoder, arguments.data, arguments.work, arguments.seeds)
+        keep(RECORDS, arguments.one, found)
+        return
+    if not arguments.summarise:
+        corpus = arguments.corpus or arguments.data.resolve().parent / "corpus"
+        encoder = arguments.encoder or pretrained(corpus, arguments.work)
+        words = ["--encoder", encoder, "--data", arguments.data, "--seeds", arguments.seeds]
+        in_processes(__file__, arguments.only or list(METHODS), RECORDS, arguments.work, words, arguments.jobs)
+    print(table())
+    print(json.dumps(summary()))
+
+
+if __name__ == "__main__":
+    main()
