@@ -1,18 +1,24 @@
 """A way to fine-tune is one class, from anywhere: driven through finetune and predict, it leaves a stock model."""
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.utils import parametrize
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from latemask import Results, UserError, finetune, predict
-from latemask.evaluation.methods import METHODS, Method
+from latemask.cli import main
+from latemask.evaluation.methods import METHODS, Method, save_config
+from latemask.evaluation.predictor import Predictor
 from latemask.evaluation.protocol import Protocol
+from latemask.evaluation.results import TASK_FILE
 from latemask.evaluation.trials import prepare_task, run_trial
 from tests.evaluation.conftest import make_task
 
@@ -59,12 +65,51 @@ class Scored(Method):
         return None
 
 
+@dataclass(frozen=True)
+class Noise:
+    """How loud."""
+
+    strength: float = 0.5
+    """Standard deviation of the noise."""
+    everywhere: bool = False
+    """In all layers."""
+
+
+class Noisy(Method):
+    """The encoder is what it was and noise; what is kept is no stock folder."""
+
+    Options = Noise
+
+    def problem(self, encoder, protocol):
+        return "strength is too much; lower it" if protocol.of_method.strength > 9 else None
+
+    def fitted(self, model, prepared):
+        model.read = len(prepared.splits["train"])
+        model.strength = prepared.protocol.of_method.strength
+        return model
+
+    def save(self, model, folder, protocol):
+        save_config(model, folder)
+        save_file(model.state_dict(), folder / "noisy.safetensors")
+        return True
+
+    def opened(self, folder, auto_class, options):
+        model = auto_class.from_config(AutoConfig.from_pretrained(folder))
+        model.load_state_dict(load_file(folder / "noisy.safetensors"))
+        model.strength = options.strength
+        return model.eval()
+
+    def card(self, model):
+        return f"Of {model.read} rows, with {model.strength} of noise."
+
+
 @pytest.fixture(autouse=True)
 def table(monkeypatch):
-    for name in ("head-only", "added", "scored"):
+    for name in ("head-only", "added", "scored", "noisy"):
         monkeypatch.setitem(METHODS, name, None)  # so that it is taken out again
     METHODS.register("added")(Added)
     METHODS.register("scored")(Scored)
+    METHODS.register("noisy")(Noisy)
     exec(DOCS.read_text("utf-8").split("```python\n")[1].split("```")[0], {})  # head-only, as the docs write it
 
 
@@ -76,7 +121,7 @@ def tuned(glue_folder, encoder_folder, tmp_path):
         protocol = Protocol(epochs=2, batch_size=8, method=method, precision="fp32")
         given = {"seeds": 1, "lrs": [1e-2], "out": tmp_path / "o", "protocol": protocol, "no_control": True, **changes}
         finetune(str(encoder_folder), task="rte", data=glue_folder, **given)
-        return tmp_path / "o"
+        return given["out"]
 
     return run
 
@@ -120,6 +165,78 @@ def test_a_method_without_a_stock_model_leaves_scores_alone(tuned):
     folder = tuned("scored")
     assert len(Results.read(folder / "results.json").trials) == 1
     assert not (folder / "model").exists()
+
+
+def test_a_method_may_keep_what_is_no_stock_model_and_open_it_again(tuned, glue_folder):
+    folder = tuned("noisy", protocol=Protocol(epochs=1, batch_size=8, method="noisy", options={"strength": 2}))
+    (trial,) = json.loads((folder / "results.json").read_text())["cells"]
+    rows = predict(folder, glue_folder / "RTE" / "dev.tsv")
+    lines = (glue_folder / "RTE" / "dev.tsv").read_text().splitlines()[1:]
+    right = [row["label"] == line.split("\t")[-1] for row, line in zip(rows, lines, strict=True)]
+    assert sum(right) / len(right) == trial["score"]
+    assert Predictor(folder).model.strength == 2.0
+    with pytest.raises(OSError, match=r"model\.safetensors"):  # nobody takes it for a stock model
+        AutoModelForSequenceClassification.from_pretrained(folder / "model")
+
+
+def test_a_folder_says_how_it_was_made(tuned):
+    folder = tuned("noisy", protocol=Protocol(epochs=1, batch_size=8, method="noisy", options={"strength": 2}))
+    note = json.loads((folder / "model" / TASK_FILE).read_text())
+    assert (note["method"], note["options"]) == ("noisy", {"strength": 2.0, "everywhere": False})
+    card = (folder / "model" / "README.md").read_text()
+    assert "by `noisy` (strength 2.0, everywhere False)" in card
+    assert "Of 24 rows, with 2.0 of noise." in card
+    assert "Predictor(" in card
+    assert (
+        "AutoModelForSequenceClassification" in (tuned("full", out=folder.parent / "f") / "model/README.md").read_text()
+    )
+    assert "fine-tuned by noisy (strength 2.0, everywhere False)" in (folder / "results.md").read_text()
+
+
+def test_a_card_shows_how_a_folder_is_opened_and_that_works(tuned, monkeypatch):
+    folder = tuned("full") / "model"
+    code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    found = {}
+    exec(code.replace("path/to/this/folder", str(folder)), found)
+    assert type(found["model"]).__name__ == "ModernBertForSequenceClassification"
+
+
+def test_options_stand_on_the_command_line_under_the_methods_name(encoder_folder, glue_folder, tmp_path, capsys):
+    words = ["finetune", encoder_folder, "--task", "rte", "--data", glue_folder, "--out", tmp_path / "o", "--seeds", 1]
+    words += ["--no-control", "--epochs", 1, "--method", "noisy", "--noisy.strength", "1e-1", "--noisy.everywhere"]
+    assert main([str(word) for word in words]) == 0
+    protocol = Results.read(tmp_path / "o" / "results.json").protocol
+    assert protocol.of_method == Noise(strength=0.1, everywhere=True)
+    capsys.readouterr()
+    assert main(["finetune", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--method noisy: How loud" in out
+    assert "Standard deviation of the noise. (default: 0.5)" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--noisy.strength", "1"], "--noisy.strength is for --method noisy, and this is full"),
+        (["--method", "noisy", "--noisy.strenght", "1"], r"unknown option '--noisy.strenght' \(did you mean"),
+        (["--method", "noisy", "--noisy.strength", "x"], "noisy.strength must be float, not 'x'"),
+        (["--method", "noisy", "--noisy.strength", "10"], "--method noisy: strength is too much; lower it"),
+        (["--method", "bais"], r"unknown fine-tuning method 'bais' \(did you mean 'bias'\?\)"),
+    ],
+)
+def test_wrong_options_are_a_line_and_leave_nothing(words, message, encoder_folder, glue_folder, tmp_path, capsys):
+    given = ["finetune", encoder_folder, "--task", "rte", "--data", glue_folder, "--out", tmp_path / "o", *words]
+    assert main([str(word) for word in given]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "o").exists()
+
+
+def test_other_options_are_another_protocol(tuned):
+    tuned("noisy")
+    with pytest.raises(UserError, match=r"another protocol \(noisy.strength: 0.5 -> 2.0\)"):
+        tuned("noisy", protocol=Protocol(epochs=2, batch_size=8, method="noisy", precision="fp32", options=Noise(2.0)))
+    with pytest.raises(UserError, match=r"unknown key 'noisy.loud'"):
+        tuned("noisy", protocol=Protocol(method="noisy", options={"loud": 1}))
 
 
 def test_a_method_has_a_learning_rate_of_its_own(tuned):

@@ -61,4 +61,5 @@ class PeakMemory(TorchDispatchMode):
 
 
 def _is_counted(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type != "meta"
+    """Whether it is a tensor with a storage of its own: neither on the meta device nor sparse."""
+    return isinstance(value, torch.Tensor) and value.device.type != "meta" and value.layout is torch.strided

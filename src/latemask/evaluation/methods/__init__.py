@@ -98,6 +98,12 @@ def trained_weights(model: Any) -> list[tuple[str, Any]]:
     return [(n, w) for n, w in model.named_parameters() if w.requires_grad and n.startswith(prefix)]
 
 
+def save_config(model: Any, folder: Path) -> None:
+    """Write the config of a stock model that is saved in a way of its own, with the class that it belongs to."""
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(str(folder))
+
+
 METHODS: Registry[Method] = Registry("fine-tuning method")
 
 # Each enters itself into the table; their order is that of the help.
