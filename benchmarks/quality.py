@@ -302,7 +302,7 @@ def _scores(study: Study, name: str, arm: Arm) -> dict[str, Any]:
         "collapsed": {task: sum(cell.collapsed for cell in found) for task, found in cells.items()},
         "parts": {task: results.tasks[task]["part"] for task, results in by_task.items()},
         "constant": {task: round(results.tasks[task]["constant"]["score"], 5) for task, results in by_task.items()},
-        "protocol": asdict(by_task[arm.tasks[0]].protocol),
+        "protocol": by_task[arm.tasks[0]].protocol.as_record(),
         "finetuning_precision": sorted({cell.precision for cell in everything}),
         "learning_rate": sorted({cell.learning_rate for cell in everything}),
         "finetuning_seconds": round(sum(cell.seconds for cell in everything)),
