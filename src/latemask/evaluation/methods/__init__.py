@@ -94,8 +94,18 @@ class Method:
 
 def trained_weights(model: Any) -> list[tuple[str, Any]]:
     """Return the encoder's weights that are trained, each once; the task's head is apart."""
-    prefix = f"{model.base_model_prefix}."
-    return [(n, w) for n, w in model.named_parameters() if w.requires_grad and n.startswith(prefix)]
+    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad and in_body(model, name)]
+
+
+def in_body(model: Any, name: str) -> bool:
+    """Whether a weight, by its name, is the encoder's; all else, a pooler included, belongs to the task's head."""
+    return name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name
+
+
+def freeze_encoder(model: Any) -> None:
+    """Let only the task's head be trained."""
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(not in_body(model, name))
 
 
 def save_config(model: Any, folder: Path) -> None:
