@@ -94,7 +94,9 @@ class Method:
 
 def trained_weights(model: Any) -> list[tuple[str, Any]]:
     """Return the encoder's weights that are trained, each once; the task's head is apart."""
-    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad and in_body(model, name)]
+    return [
+        (name, weight) for name, weight in model.named_parameters() if weight.requires_grad and in_body(model, name)
+    ]
 
 
 def in_body(model: Any, name: str) -> bool:
