@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -226,7 +227,7 @@ class Command:
     def help(self, arguments: list[str]) -> str:
         """Return the help, with the options of those entries of tables alone that the arguments choose."""
         words = " ".join(_dashed(arguments)).replace("=", " ").split()
-        chosen = {tuple(pair) for pair in zip(words, words[1:], strict=False)}
+        chosen = set(pairwise(words))
         for choice, entry, action in self.shown_with:
             if (f"--{choice.name}", entry) not in chosen:
                 action.help = argparse.SUPPRESS
