@@ -6,10 +6,11 @@ python benchmarks/methods.py --summarise                             (the table 
 Without --encoder one is pre-trained first on --corpus: 12 x 192, 32,768 pieces, late masks, in ESM's form: RoBERTa's
 layers, with the biases that some methods read, but norms first and rotary positions, so that a short run learns at all.
 
-A method's learning rate is the best of three for one seed on a part of MRPC: a third of its default, the default and
-three times that. Then each task runs with three seeds, by one protocol for all, in a process of its own with one
-thread; what is done is not done again, and leaves a record in benchmarks/methods/. Memory is that of the largest step,
-beside the weights: what activations and gradients take at once.
+A method's learning rate is the best of three for one seed on SST-2: a third of its default, the default and three
+times that. Then each task runs with three seeds, by one protocol for all, on a small part of its rows: little data is
+where these methods are asked for. A process of its own with one thread for each; what is done is not done again, and
+leaves a record in benchmarks/methods/. Memory is that of the largest step, beside the weights: what activations and
+gradients take at once.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from benchmarks.mini_runs import in_processes, keep, markdown, read_all
 RECORDS = Path(__file__).parent / "methods"
 TASKS = {"sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B"}
 SEEDS = 3
-EPOCHS, ROWS = 3, 4000
-TRIED_ROWS = 1000
+EPOCHS, ROWS = 2, 1200
+TRIED = "sst2"  # MRPC's F1 is that of its larger class for long
 VOCABULARY, FLOPS = 32768, 7.5e13
 METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "full": ("full", {}, False),
@@ -43,7 +44,6 @@ METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "pafi": ("pafi", {}, False),
     "meft": ("meft", {}, False),
     "apiq-4": ("apiq", {"bits": 4}, False),
-    "apiq-3": ("apiq", {"bits": 3}, False),
     "apiq-2": ("apiq", {"bits": 2}, False),
     "loftq-2": ("apiq", {"bits": 2, "fit": "loftq"}, False),
     "nearest-2": ("apiq", {"bits": 2, "fit": "nearest"}, False),
@@ -71,25 +71,19 @@ def judged(name: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict
 
     method, options, checkpointing = METHODS[name]
     out = work / "finetuned" / name
-    shared = {
-        "method": method,
-        "options": options,
-        "checkpointing": checkpointing,
-        "epochs": EPOCHS,
-        "patience": EPOCHS,
-    }
+    shared = {"method": method, "options": options, "checkpointing": checkpointing, "epochs": EPOCHS}
     (opened,) = open_encoders([str(encoder)])
     default = KNOWN[method].learning_rate(opened.width)
     rates = [float(f"{default * factor:.2g}") for factor in (1 / 3, 1, 3)]
 
-    def run(task: str, rows: int, seeds: int, lrs: list[float], folder: Path) -> Any:
-        protocol = Protocol(max_train=rows, **shared)
+    def run(task: str, seeds: int, lrs: list[float], folder: Path) -> Any:
+        protocol = Protocol(max_train=ROWS, **shared)
         return finetune(
             str(encoder), task=task, data=data, out=folder, seeds=seeds, lrs=lrs, protocol=protocol, no_control=True
         )
 
-    tried = run("mrpc", TRIED_ROWS, 1, rates, out / "rates").summaries()[0]
-    found = {task: run(task, ROWS, seeds, [tried.learning_rate], out / task) for task in TASKS}
+    tried = run(TRIED, 1, rates, out / "rates").summaries()[0]
+    found = {task: run(task, seeds, [tried.learning_rate], out / task) for task in TASKS}
     trials = [trial for results in found.values() for trial in results.trials]
     model = opened.plain()
     return {
