@@ -76,15 +76,17 @@ def judged(name: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict
     default = KNOWN[method].learning_rate(opened.width)
     rates = [float(f"{default * factor:.2g}") for factor in (1 / 3, 1, 3)]
 
-    def run(task: str, seeds: int, lrs: list[float], folder: Path) -> Any:
-        protocol = Protocol(max_train=ROWS, **shared)
-        return finetune(
-            str(encoder), task=task, data=data, out=folder, seeds=seeds, lrs=lrs, protocol=protocol, no_control=True
-        )
+    def run(task: str, seeds: int, lrs: list[float], folder: Path, no_control: bool) -> Any:
+        given = {"task": task, "data": data, "out": folder, "seeds": seeds, "lrs": lrs, "no_control": no_control}
+        return finetune(str(encoder), protocol=Protocol(max_train=ROWS, **shared), **given)
 
-    tried = run(TRIED, 1, rates, out / "rates").summaries()[0]
-    found = {task: run(task, seeds, [tried.learning_rate], out / task) for task in TASKS}
-    trials = [trial for results in found.values() for trial in results.trials]
+    tried = run(TRIED, 1, rates, out / "rates", True).summaries()[0]
+    found = {task: run(task, seeds, [tried.learning_rate], out / task, name != "full") for task in TASKS}
+    trained = {
+        task: [t for t in results.trials if not results.is_control(t.encoder)] for task, results in found.items()
+    }
+    controls = {task: [t for t in results.trials if results.is_control(t.encoder)] for task, results in found.items()}
+    trials = [trial for of_task in trained.values() for trial in of_task]
     model = opened.plain()
     return {
         "name": name,
@@ -92,10 +94,9 @@ def judged(name: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict
         "options": found["mrpc"].protocol.as_record()["options"],
         "learning_rate": tried.learning_rate,
         "tried": tried.tried,
-        "scores": {task: [round(100 * trial.score, 2) for trial in results.trials] for task, results in found.items()},
-        "seconds": {
-            task: round(statistics.median(t.seconds for t in results.trials)) for task, results in found.items()
-        },
+        "scores": {task: [round(100 * trial.score, 2) for trial in of_task] for task, of_task in trained.items()},
+        "untrained": {task: [round(100 * trial.score, 2) for trial in of_task] for task, of_task in controls.items()},
+        "seconds": {task: round(statistics.median(t.seconds for t in of_task)) for task, of_task in trained.items()},
         "floors": {
             task: {floor.name: round(100 * floor.score, 2) for floor in results.floors(task)}
             for task, results in found.items()
@@ -111,10 +112,9 @@ def judged(name: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict
 
 def linear_weights(model: Any) -> int:
     """Return the numbers in the matrices of an encoder's layers: what quantisation is about."""
-    import torch
+    from latemask.evaluation.methods.places import linears_of
 
-    layers = next(one for one in model.modules() if isinstance(one, torch.nn.ModuleList))
-    return sum(one.weight.numel() for one in layers.modules() if isinstance(one, torch.nn.Linear))
+    return sum(one.weight.numel() for _, one in linears_of(model))
 
 
 def summary() -> dict[str, Any]:
@@ -167,9 +167,10 @@ def table() -> str:
         for name in METHODS
         if (record := found.get(name))
     ]
-    floors = next(iter(found.values()))["floors"] if found else {}
-    names = dict.fromkeys(name for floor in floors.values() for name in floor)
-    rows += [[name, *(f"{floors[task].get(name, 0):.1f}" for task in TASKS), *[""] * 5] for name in names]
+    if full := found.get("full"):
+        rows.append(["full, never pre-trained", *(scored(full["untrained"][task]) for task in TASKS), *[""] * 5])
+        names = dict.fromkeys(name for floor in full["floors"].values() for name in floor)
+        rows += [[name, *(f"{full['floors'][task].get(name, 0):.1f}" for task in TASKS), *[""] * 5] for name in names]
     header = ["", *TASKS.values(), "weights trained", "MB stored", "MB a step", "seconds a seed", "learning rate"]
     return markdown(header, rows)
 
