@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from latemask.evaluation.encoders import Encoder
+
+
+def skeleton_of(encoder: Encoder) -> Any:
+    """Return an encoder's stock model with names and shapes alone: it takes neither memory nor time."""
+    import copy
+
+    import torch
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        return AutoModel.from_config(copy.deepcopy(encoder.config))
 
 
 def layers_of(model: Any) -> Any:
-    """Return the layers of a stock encoder, with or without a head, as an nn.ModuleList."""
+    """Return the layers of a stock encoder, with or without a head, as an nn.ModuleList; none where it has no list."""
     from torch.nn import ModuleList
 
     body = model.base_model
     count = body.config.num_hidden_layers
-    return next(one for one in body.modules() if isinstance(one, ModuleList) and len(one) == count)
+    lists = (one for one in body.modules() if isinstance(one, ModuleList) and len(one) == count)
+    return next(lists, ModuleList())  # ALBERT has one layer that is run many times
 
 
 def linears_of(model: Any) -> list[tuple[str, Any]]:
