@@ -6,6 +6,7 @@ LoRA: Hu et al. 2021; DoRA, which trains the length of every row apart: Liu et a
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -41,8 +42,8 @@ class LowRank:
 
     rank: int = 8
     """Width of the thin matrices."""
-    alpha: float | None = None
-    """Their product counts alpha / rank times; by default twice."""
+    alpha: float = 16.0
+    """Their product counts alpha / rank times, so that one learning rate suits all ranks."""
     dropout: float = 0.0
     """Dropout before them, in training."""
     targets: Literal["all", "attention"] = "all"
@@ -71,7 +72,7 @@ class Lora(Method):
         given, name = protocol.of_method, protocol.method
         if given.rank < 1:
             return f"--{name}.rank {given.rank}: 1 at least"
-        if given.alpha is not None and not given.alpha > 0:
+        if not 0 < given.alpha < math.inf:
             return f"--{name}.alpha {given.alpha:g}: more than 0"
         if not 0 <= given.dropout < 1:
             return f"--{name}.dropout {given.dropout:g}: 0 at least and below 1"
@@ -94,7 +95,7 @@ class Lora(Method):
         config = LoraConfig(
             task_type="TOKEN_CLS" if type(model).__name__.endswith("ForTokenClassification") else "SEQ_CLS",
             r=given.rank,
-            lora_alpha=given.alpha or 2 * given.rank,
+            lora_alpha=given.alpha,
             lora_dropout=given.dropout,
             use_dora=self.has_magnitudes,
             target_modules=[name for name, _ in targeted(model, given)],
@@ -130,12 +131,13 @@ class Lora(Method):
         from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
 
-        config, (base, checksum) = model.peft_config["default"], model.adapted_base
+        config = model.peft_config["default"]
         head = {name: value for name, value in model.state_dict().items() if not in_body(model, name)}
         weights = get_peft_model_state_dict(model, save_embedding_layers=False) | head
         weights = {f"base_model.model.{name}": value.cpu().contiguous() for name, value in weights.items()}
-        save_file(weights, folder / _ADAPTER, metadata={"format": "pt", "base": checksum})
-        config.base_model_name_or_path, config.inference_mode = base, True
+        save_file(weights, folder / _ADAPTER, metadata={"format": "pt"})
+        config.base_model_name_or_path, model.config.base_checksum = model.adapted_base
+        config.inference_mode = True
         config.target_modules = sorted(config.target_modules)  # a set is in another order every time
         config.modules_to_save = head_modules(model)
         config.save_pretrained(str(folder))
@@ -161,9 +163,10 @@ class Lora(Method):
 
         from latemask.evaluation.encoders import load_whole
 
-        base = _base_of(folder)
+        config = AutoConfig.from_pretrained(folder)
+        base = _base_of(folder, config.base_checksum)
         assert base.folder is not None
-        model = load_whole(auto_class, base.folder, base.name, config=AutoConfig.from_pretrained(folder))
+        model = load_whole(auto_class, base.folder, base.name, config=config)
         return PeftModel.from_pretrained(model, str(folder)).eval()
 
 
@@ -199,10 +202,8 @@ def _without_base(encoder: Encoder, given: LowRank, name: str) -> str | None:
     )
 
 
-def _base_of(folder: Path) -> Encoder:
+def _base_of(folder: Path, checksum: str) -> Encoder:
     """Open the encoder that an adapter was trained on."""
-    from safetensors import safe_open
-
     from latemask.evaluation.encoders import open_encoders
 
     name = json.loads((folder / _CONFIG).read_text("utf-8"))["base_model_name_or_path"]
@@ -210,7 +211,6 @@ def _base_of(folder: Path) -> Encoder:
     if Path(name).is_absolute() and not Path(name).is_dir():
         raise UserError(f"{shown}, which is gone; write where it is now into {_CONFIG}, base_model_name_or_path")
     base = open_encoders([name])[0]
-    with safe_open(folder / _ADAPTER, "pt") as file:
-        if file.metadata()["base"] != base.checksum:
-            raise UserError(f"{shown}, and what is there now is another encoder; put the first one back")
+    if base.checksum != checksum:
+        raise UserError(f"{shown}, and what is there now is another encoder; put the first one back")
     return base

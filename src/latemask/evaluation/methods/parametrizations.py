@@ -1,6 +1,7 @@
 """A frozen tensor of a module, and what is computed of it in its place; in the end that is put where it was.
 
-A linear map reads its weight and its bias once a forward pass, and so each is computed once a step.
+A linear map reads its weight and its bias once in every call, and so each is computed once a forward pass (DeBERTa's
+queries and keys twice: it calls them for words and for positions).
 """
 
 from __future__ import annotations
