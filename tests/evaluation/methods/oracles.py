@@ -41,7 +41,7 @@ def stock_and_prepared(encoder: Encoder, method: str, kind: str = "classificatio
 
 def trained(encoder: Encoder, method: str, kind: str = "classification", **given: Any) -> tuple[Any, Any]:
     """The record and the model of a short fine-tuning; what is no setting of the protocol is an option."""
-    shared = {"epochs": 2, "batch_size": 8, "precision": "fp32"}
+    shared = {"epochs": 1, "batch_size": 8, "precision": "fp32"}
     shared |= {name: given.pop(name) for name in list(given) if name in Protocol.__dataclass_fields__}
     seed, lr = given.pop("seed", 0), given.pop("lr", 1e-2)
     protocol = Protocol(method=method, options=given, **shared)

@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
-from transformers import AlbertConfig, GPT2Config
+from transformers import AlbertConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification, GPT2Config
 
 from latemask import UserError, predict
 from latemask.cli import main
@@ -47,7 +47,7 @@ def test_before_the_first_step_it_is_the_stock_model_bit_for_bit(stock, family, 
 
 
 @BOTH
-@pytest.mark.parametrize("family", ["modernbert", "bert", "distilbert"])
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
 def test_a_merged_folder_is_stock_and_says_the_same(stock, family, method, tmp_path):
     encoder = stock(family)
     _, model = trained(encoder, method)
@@ -94,10 +94,9 @@ def test_dora_trains_the_lengths_of_rows_and_stores_them(stock):
     assert lora.trained_weights == sum(8 * sum(one.weight.shape) for _, one in linears_of(encoder.plain()))
 
 
-@BOTH
-@pytest.mark.parametrize(("family", "task"), [("modernbert", "rte"), ("bert", "stsb"), ("distilbert", "rte")])
+@pytest.mark.parametrize(("method", "family", "task"), [("lora", "modernbert", "rte"), ("dora", "bert", "stsb")])
 def test_a_kept_adapter_is_opened_by_peft_as_its_card_says_and_by_predict(
-    stock, tuned, glue_folder, family, task, method
+    stock, tuned, glue_folder, method, family, task
 ):
     out = tuned(stock(family), method, options={"keep_adapter": True}, task=task)
     folder = out / "model"
@@ -106,41 +105,38 @@ def test_a_kept_adapter_is_opened_by_peft_as_its_card_says_and_by_predict(
     found = {}
     exec(code.replace("path/to/this/folder", str(folder)), found)
     assert isinstance(found["model"], PeftModel)
-    ours = Predictor(folder).model
-    assert torch.equal(logits(found["model"]), logits(ours))
-    merged = tuned(stock(family), method, task=task, out=out.parent / "merged")  # it trains the same
-    torch.testing.assert_close(logits(opened_alone(merged / "model")), logits(ours), rtol=0, atol=1e-6)
+    said = logits(Predictor(folder).model)
+    assert torch.equal(logits(found["model"]), said)
+    torch.testing.assert_close(logits(found["model"].merge_and_unload()), said, rtol=0, atol=1e-6)
     (trial,) = Results.read(out / "results.json").trials
     stored = load_file(folder / "adapter_model.safetensors")
     assert trial.stored_bytes == sum(value.nbytes for name, value in stored.items() if "lora_" in name)
-    assert (
-        len(predict(folder, next((glue_folder / out.name).parent.glob("*/dev.tsv")), out=out / "p.tsv", json=True)) > 0
-    )
+    (row, *_) = predict(folder, glue_folder / {"rte": "RTE", "stsb": "STS-B"}[task] / "dev.tsv", out=out / "p.tsv")
+    assert ("value" in row) == (task == "stsb")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_kept_adapter_of_any_family_and_a_tagger_has_all_that_was_trained(stock, family, tmp_path):
     encoder = stock(family)
-    kinds = {"tagging": "AutoModelForTokenClassification", "multilabel": "AutoModelForSequenceClassification"}
+    kinds = {"tagging": AutoModelForTokenClassification, "multilabel": AutoModelForSequenceClassification}
     kind = list(kinds)[FAMILIES.index(family) % 2]
     _, model = trained(encoder, "lora", kind, epochs=1, keep_adapter=True)
     METHODS["lora"].save(model, tmp_path, Protocol(method="lora", options={"keep_adapter": True}))
-    transformers = pytest.importorskip("transformers")
-    again = METHODS["lora"].opened(tmp_path, getattr(transformers, kinds[kind]), None)
+    again = METHODS["lora"].opened(tmp_path, kinds[kind], None)
     assert torch.equal(logits(again), logits(model))
 
 
-def test_the_same_seed_gives_the_same_adapter_bit_for_bit(stock, tuned, tmp_path):
-    one, two = (
-        tuned(stock("bert"), "dora", options={"keep_adapter": True}, out=tmp_path / name, epochs=1) for name in "ab"
-    )
-    for name in ("adapter_model.safetensors", "adapter_config.json", "config.json"):
-        assert (one / "model" / name).read_bytes() == (two / "model" / name).read_bytes()
+def test_the_same_seed_gives_the_same_adapter_bit_for_bit(stock, tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        _, model = trained(stock("bert"), "dora", keep_adapter=True, dropout=0.1)
+        METHODS["dora"].save(model, tmp_path / name, Protocol(method="dora", options={"keep_adapter": True}))
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
-@BOTH
-def test_checkpointing_changes_nothing_and_bf16_learns(stock, method):
-    encoder = stock("modernbert")
+def test_checkpointing_changes_nothing_and_bf16_learns(stock):
+    encoder, method = stock("modernbert"), "dora"
     (plain, _), (saving, _) = trained(encoder, method), trained(encoder, method, checkpointing=True)
     assert plain.loss == saving.loss
     assert saving.step_bytes < plain.step_bytes
@@ -213,7 +209,7 @@ def test_a_base_that_is_gone_or_another_one_is_said(stock, tuned, tmp_path):
 
 @pytest.mark.parametrize(
     "given",
-    [["lora", "--lora.rank", "2", "--lora.keep-adapter"], ["dora"], ["hiwi", "--hiwi.rank", "3"], ["pafi"]],
+    [["lora", "--lora.rank", "2", "--lora.keep-adapter"], ["hiwi", "--hiwi.rank", "3"]],
     ids=lambda given: given[0],
 )
 def test_commands_work_go_on_and_have_a_control_beside_them(stock, glue_folder, tmp_path, given, capsys):
@@ -222,8 +218,6 @@ def test_commands_work_go_on_and_have_a_control_beside_them(stock, glue_folder, 
     words = [str(word) for word in [*words, "--method", *given]]
     assert main([*words, "--seeds", "1"]) == 0
     assert main([*words, "--seeds", "2"]) == 0
-    err = capsys.readouterr().err
-    assert "2 runs are done already, 2 to go" in err
-    assert ("biases that nobody trained" in err) == (given[0] == "hiwi")
+    assert "2 runs are done already, 2 to go" in capsys.readouterr().err
     assert main(["predict", str(out), str(glue_folder / "RTE" / "dev.tsv"), "--out", str(tmp_path / "p.tsv")]) == 0
     assert len((tmp_path / "p.tsv").read_text().splitlines()) >= 10
