@@ -108,6 +108,11 @@ class Encoder:
         """Return the encoder alone."""
         return self._build(AutoModel, seed)
 
+    def skeleton(self) -> Any:
+        """Return the encoder alone, with names and shapes and no weights: it takes neither memory nor time."""
+        with torch.device("meta"):
+            return _or_say(self.name, lambda: AutoModel.from_config(copy.deepcopy(self.config)))
+
     def untrained(self) -> Encoder:
         """Return the same architecture with weights that nobody trained."""
         return _untrained(f"{RANDOM}{self.name}", self.config, self.tokenizer)

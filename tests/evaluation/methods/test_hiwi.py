@@ -175,6 +175,14 @@ def test_biases_that_are_zeros_are_refused_and_nothing_is_written(stock, tuned, 
     assert problem(encoder, "hiwi", form="weights") is None
 
 
+def test_a_half_of_zeros_is_refused_too(stock):
+    model = stock("modernbert").with_head(make_task(), 0)
+    with torch.no_grad():
+        model.model.layers[2].mlp.Wi.weight[96:] = 0
+    with pytest.raises(UserError, match=r"1 of 6 weight tensors are all zeros, .*layers\.2\.mlp\.Wi for one"):
+        HIWI.prepared(model, Protocol(method="hiwi"))
+
+
 def test_of_a_model_that_was_never_trained_only_the_head_is_and_that_is_said_once(stock, capsys):
     _say_once.cache_clear()
     for seed in (0, 1):

@@ -64,11 +64,12 @@ def test_a_merged_folder_is_stock_and_says_the_same(stock, family, method, tmp_p
 
 def test_what_is_merged_is_the_product_scaled_by_alpha_and_rank(stock):
     encoder = stock("modernbert")
-    _, model = trained(encoder, "lora", rank=3, alpha=5.0)
+    _, model = trained(encoder, "lora", rank=3, alpha=5.0, dropout=0.25)
     before, name = encoder.with_head(make_task(), 0), "model.layers.1.mlp.Wi"
     one = model.get_submodule(name)
     thin, wide = one.lora_A["default"].weight, one.lora_B["default"].weight
     assert thin.shape == (3, 32)
+    assert one.lora_dropout["default"].p == 0.25
     expected = before.get_submodule(name).weight + 5 / 3 * wide @ thin
     torch.testing.assert_close(METHODS["lora"].merged(model).get_submodule(name).weight, expected)
 
@@ -124,6 +125,9 @@ def test_a_kept_adapter_of_any_family_and_a_tagger_has_all_that_was_trained(stoc
     METHODS["lora"].save(model, tmp_path, Protocol(method="lora", options={"keep_adapter": True}))
     again = METHODS["lora"].opened(tmp_path, kinds[kind], None)
     assert torch.equal(logits(again), logits(model))
+    heads = {"bert": ["bert.pooler", "classifier"], "modernbert": ["classifier", "head"], "esm": ["classifier"]}
+    if family in heads:
+        assert json.loads((tmp_path / "adapter_config.json").read_text())["modules_to_save"] == heads[family]
 
 
 def test_the_same_seed_gives_the_same_adapter_bit_for_bit(stock, tmp_path):
@@ -131,6 +135,8 @@ def test_the_same_seed_gives_the_same_adapter_bit_for_bit(stock, tmp_path):
         (tmp_path / name).mkdir()
         _, model = trained(stock("bert"), "dora", keep_adapter=True, dropout=0.1)
         METHODS["dora"].save(model, tmp_path / name, Protocol(method="dora", options={"keep_adapter": True}))
+    targets = json.loads((tmp_path / "a" / "adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)  # a set would be in another order in another process
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 

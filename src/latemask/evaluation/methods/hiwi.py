@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from latemask.evaluation.methods import METHODS, Method, freeze_encoder
-from latemask.evaluation.methods.places import is_attention, linears_of, skeleton_of
+from latemask.evaluation.methods.places import is_attention, linears_of
 from latemask.ground.console import printable, say
 from latemask.ground.errors import UserError
 
@@ -45,12 +45,12 @@ class Hiwi(Method):
     Options = Adapters
 
     def learning_rate(self, width: int) -> float:
-        """Return ten times that of all weights: with it outputs move in a step about as much as with LoRA's."""
+        """Return ten times that of all weights: outputs then move as fast as with `bias`, or LoRA for matrices."""
         return 10 * super().learning_rate(width)
 
     def problem(self, encoder: Encoder, protocol: Protocol) -> str | None:
         """Say what is wrong with the options, or cannot be with this encoder."""
-        given, skeleton = protocol.of_method, skeleton_of(encoder)
+        given, skeleton = protocol.of_method, encoder.skeleton()
         if given.rank < 1:
             return f"--hiwi.rank {given.rank}: 1 at least"
         found = feed_forward(skeleton)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from latemask.evaluation.methods import METHODS, Method, in_body, save_config
-from latemask.evaluation.methods.places import is_attention, linears_of, skeleton_of
+from latemask.evaluation.methods.places import is_attention, linears_of
 from latemask.ground.console import printable
 from latemask.ground.errors import UserError
 
@@ -79,7 +79,7 @@ class Lora(Method):
         return self._misplaced(encoder, given, name) or _without_base(encoder, given, name)
 
     def _misplaced(self, encoder: Encoder, given: LowRank, name: str) -> str | None:
-        targets = targeted(skeleton_of(encoder), given)
+        targets = targeted(encoder.skeleton(), given)
         if not targets:
             return "its layers have no linear maps that peft can take; take --method full or bias"
         where, least = min(((at, min(one.weight.shape)) for at, one in targets), key=lambda found: found[1])

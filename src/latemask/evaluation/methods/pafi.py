@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from latemask.evaluation.methods import METHODS, Method, freeze_encoder
-from latemask.evaluation.methods.places import linears_of, skeleton_of
+from latemask.evaluation.methods.places import linears_of
 from latemask.ground.console import say
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Pafi(Method):
     Options = Smallest
 
     def learning_rate(self, width: int) -> float:
-        """Return ten times that of all weights: few are left to do it."""
+        """Return ten times that of all weights: few are left to do it. The head, which has it, too, bears no more."""
         return 10 * super().learning_rate(width)
 
     def problem(self, encoder: Encoder, protocol: Protocol) -> str | None:
@@ -41,7 +41,7 @@ class Pafi(Method):
         share = protocol.of_method.share
         if not 0 < share <= 1:
             return f"--pafi.share {share:g}: more than 0, and 1 at most"
-        if not linears_of(skeleton_of(encoder)):
+        if not linears_of(encoder.skeleton()):
             return "its layers have no linear maps to choose weights from; take --method full or bias"
         return None
 

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from latemask.evaluation.encoders import Encoder
-
-
-def skeleton_of(encoder: Encoder) -> Any:
-    """Return an encoder's stock model with names and shapes alone: it takes neither memory nor time."""
-    import copy
-
-    import torch
-    from transformers import AutoModel
-
-    with torch.device("meta"):
-        return AutoModel.from_config(copy.deepcopy(encoder.config))
+from typing import Any
 
 
 def layers_of(model: Any) -> Any:
