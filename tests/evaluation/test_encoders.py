@@ -233,3 +233,19 @@ def test_an_architecture_is_known_from_its_recipe_and_from_its_files(family, dat
     build_model(recipe, data.vocabulary).encoder.save_pretrained(str(tmp_path))
     made = Encoder("made", None, TABLE[family].config(recipe.encoder, data.vocabulary), None, "")
     assert made.architecture == Encoder("read", None, stock_config(str(tmp_path)), None, "").architecture
+
+
+def test_a_skeleton_has_the_encoders_names_and_shapes_and_no_weights(encoder):
+    bones, model = encoder.skeleton(), encoder.plain()
+    assert {name: one.shape for name, one in bones.named_parameters()} == {
+        name: one.shape for name, one in model.named_parameters()
+    }
+    assert all(one.is_meta for one in bones.parameters())
+
+
+def test_what_an_encoder_is_opened_by_later_is_its_folder_its_id_or_nothing(encoder, tmp_path):
+    assert encoder.lasting_name == str(encoder.folder.resolve())
+    assert replace(encoder, name="somebody/encoder").lasting_name == "somebody/encoder"
+    assert replace(encoder, name=str(encoder.folder.parent)).lasting_name == str(encoder.folder.resolve())  # of a run
+    assert replace(encoder, name=str(tmp_path)).lasting_name is None  # a run that was exported aside
+    assert encoder.untrained().lasting_name is None

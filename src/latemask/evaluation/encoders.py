@@ -68,6 +68,16 @@ class Encoder:
         return longest_input(self.config, self.tokenizer)
 
     @property
+    def lasting_name(self) -> str | None:
+        """What it can be opened by later: a folder, or an id on the Hub; None for what goes with this process."""
+        if self.folder is None:
+            return None
+        given, at = Path(self.name), self.folder.resolve()
+        if not given.exists():
+            return self.name
+        return str(at) if at.is_relative_to(given.resolve()) else None  # a run may be exported into a folder aside
+
+    @property
     def architecture(self) -> str:
         """A digest that encoders share if they differ in weights and tokenizer alone."""
         # Written and read once: a config that was just made holds arguments that its file does not.
@@ -97,6 +107,11 @@ class Encoder:
     def plain(self, seed: int = 0) -> Any:
         """Return the encoder alone."""
         return self._build(AutoModel, seed)
+
+    def skeleton(self) -> Any:
+        """Return the encoder alone, with names and shapes and no weights: it takes neither memory nor time."""
+        with torch.device("meta"):
+            return _or_say(self.name, lambda: AutoModel.from_config(copy.deepcopy(self.config)))
 
     def untrained(self) -> Encoder:
         """Return the same architecture with weights that nobody trained."""

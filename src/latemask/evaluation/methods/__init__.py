@@ -119,5 +119,6 @@ def save_config(model: Any, folder: Path) -> None:
 
 METHODS: Registry[Method] = Registry("fine-tuning method")
 
-for _name in ("full", "bias"):  # each enters itself into the table; their order is that of the help
+# Each enters itself into the table; their order is that of the help.
+for _name in ("full", "bias", "lora", "hiwi", "pafi"):
     import_module(f"{__name__}.{_name}")

@@ -6,12 +6,13 @@ from typing import Any
 
 
 def layers_of(model: Any) -> Any:
-    """Return the layers of a stock encoder, with or without a head, as an nn.ModuleList."""
+    """Return the layers of a stock encoder, with or without a head, as an nn.ModuleList; none where it has no list."""
     from torch.nn import ModuleList
 
     body = model.base_model
     count = body.config.num_hidden_layers
-    return next(one for one in body.modules() if isinstance(one, ModuleList) and len(one) == count)
+    lists = (one for one in body.modules() if isinstance(one, ModuleList) and len(one) == count)
+    return next(lists, ModuleList())  # ALBERT has one layer that is run many times
 
 
 def linears_of(model: Any) -> list[tuple[str, Any]]:
