@@ -58,7 +58,10 @@ class Method:
         return model
 
     def fitted(self, model: Any, prepared: Prepared) -> Any:
-        """Return the same for a method that reads the task's rows, too, before it trains on them."""
+        """Return the same for a method that reads the task's rows, too, before it trains on them.
+
+        What takes long tells `prepared.observer` so, which may end it.
+        """
         return self.prepared(model, prepared.protocol)
 
     def merged(self, model: Any) -> Any:
@@ -119,5 +122,6 @@ def save_config(model: Any, folder: Path) -> None:
 METHODS: Registry[Method] = Registry("fine-tuning method")
 
 # Each enters itself into the table; their order is that of the help.
+from latemask.evaluation.methods import apiq as _apiq  # noqa: E402, F401
 from latemask.evaluation.methods import bias as _bias  # noqa: E402, F401
 from latemask.evaluation.methods import full as _full  # noqa: E402, F401
