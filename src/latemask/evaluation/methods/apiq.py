@@ -27,7 +27,7 @@ _WIDTH_PER_RANK = 48
 _KEPT = 4  # fitted encoders: the never-trained one has other weights for every seed
 _CARD = """\
 The {count} matrices inside the encoder's layers are kept in {bits} bits; {group} weights of a row share a scale and a
-zero point. Beside each is a low-rank part of rank {rank}, which was trained. They were made by `{fit}`: before training,
+zero point. Beside each is a low-rank part of rank {rank}, which was trained. They were made by `{fit}`: untrained,
 what the last layer made of {texts} texts was off by {error:.1%}. All else of the encoder is rounded to fp16.
 
 `{file}` has {here:,} bytes; the stock model has {stock:,} in fp32, {times:.1f} times as many. In memory the
