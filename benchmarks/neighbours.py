@@ -70,15 +70,27 @@ def run_of(name: str, work: Path) -> RunFolder:
     return RunFolder(work / "runs" / name)
 
 
-def judged(name: str, flops: float, work: Path) -> dict[str, Any]:
-    """Pre-train and score NAME-SEED; what is there already is not done again."""
+def trained(name: str, flops: float, work: Path) -> RunFolder:
+    """Pre-train NAME-SEED, or what is left of it."""
     from latemask import pretrain
     from latemask.budget.flops import with_budget
 
     contender, _, seed = name.rpartition("-")
     run = run_of(name, work)
-    recipe = with_budget(recipe_of(contender, int(seed), work), None, None, flops)
-    pretrain(recipe, data=work / "data", out=run.path, resume=run.recipe_file.is_file())
+    recipe = recipe_of(contender, int(seed), work)
+    if recipe.select.reference and not run_of(REFERENCE, work).is_finished():
+        trained(REFERENCE, flops, work)  # its record is there, its folder is not
+    if not run.is_finished():
+        pretrain(
+            with_budget(recipe, None, None, flops), data=work / "data", out=run.path, resume=run.recipe_file.is_file()
+        )
+    return run
+
+
+def judged(name: str, flops: float, work: Path) -> dict[str, Any]:
+    """Pre-train and score NAME-SEED; what is there already is not done again."""
+    contender, _, seed = name.rpartition("-")
+    run = trained(name, flops, work)
     scored = grammar_of(run, work, run.path.name)
     rows, record = run.metrics(), run.record
     return {

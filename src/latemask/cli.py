@@ -69,7 +69,7 @@ def _main(arguments: list[str], is_own_process: bool) -> int:
     function = getattr(latemask, name)
     command = Command(name, function)
     if "-h" in rest or "--help" in rest:
-        print(command.parser.format_help().rstrip())
+        print(command.help(rest).rstrip())
         return 0
     values = command.parse(rest)
     if is_own_process and name in _TRAINING:  # malloc is the whole process's: never change it for whoever called us

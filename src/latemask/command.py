@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,11 +54,10 @@ class Option:
         is_word = element in (int, float, Path) or typing.get_origin(element) is Literal
         return element is not None and not is_word and typing.get_origin(self.annotation) is not tuple
 
-    def add_to(self, group: Any) -> None:
+    def add_to(self, group: Any) -> argparse.Action:
         """Make it known to a parser. Values stay text: what they mean is found out later, with better words."""
         if self.is_flag:
-            group.add_argument(self.option, dest=self.name, action="store_true", default=None, help=self.text)
-            return
+            return group.add_argument(self.option, dest=self.name, action="store_true", default=None, help=self.text)
         how: dict[str, Any] = {"dest": self.name, "metavar": self._metavar(), "help": self._help()}
         if self.is_repeated:
             how |= {"action": "append"}
@@ -65,7 +65,7 @@ class Option:
             how |= {"action": "extend", "nargs": "+"}
         elif self.annotation is bool:
             how |= {"nargs": "?", "const": "true"}
-        group.add_argument(self.option, **how)
+        return group.add_argument(self.option, **how)
 
     def _metavar(self) -> str:
         choices = _choices(self.element or self.annotation)
@@ -119,6 +119,8 @@ def options_of(section: type, prefix: str = "") -> Iterator[Option]:
         text = texts.get(field.name, "")
         if "table" in field.metadata:
             text = f"{text} One of: {', '.join(field.metadata['table'].names())}."
+        if "options" in field.metadata:
+            text = f"{text} Together with --help it shows the options of its own."
         yield Option(f"{prefix}{field.name}", hints[field.name], text, defaults.get(field.name))
 
 
@@ -193,16 +195,19 @@ class Command:
             for option in options:
                 option.add_to(group)
         self.choices = {name: choices_of(section) for name, (section, _) in self.sections.items()}
-        self.own = [option for choices in self.choices.values() for choice in choices for option in self._add(choice)]
+        self.own: list[Option] = []
+        self.shown_with: list[tuple[Choice, str, argparse.Action]] = []
+        """What help shows only of the entry that is chosen."""
+        for choice in (choice for choices in self.choices.values() for choice in choices):
+            self._add(choice)
         self.keys = list(self._add_recipe()) if self.takes_recipe else []
 
-    def _add(self, choice: Choice) -> Iterator[Option]:
+    def _add(self, choice: Choice) -> None:
         for entry, options in choice.own.items():
             title = (choice.table[entry].Options.__doc__ or entry).split("\n")[0].rstrip(".")
-            group = self.parser.add_argument_group(f"--{choice.name} {entry}: {title}") if options else None
-            for option in options:
-                option.add_to(group)
-                yield option
+            group = self.parser.add_argument_group(f"--{choice.name} {entry}: {title}")
+            self.shown_with += [(choice, entry, option.add_to(group)) for option in options]
+            self.own += options
 
     def _add_recipe(self) -> Iterator[Option]:
         sections = {field.name: hints_of(Recipe)[field.name] for field in fields(Recipe) if field.name != "options"}
@@ -218,6 +223,15 @@ class Command:
             for option in options:
                 option.add_to(group)
                 yield option
+
+    def help(self, arguments: list[str]) -> str:
+        """Return the help, with the options of those entries of tables alone that the arguments choose."""
+        words = " ".join(_dashed(arguments)).replace("=", " ").split()
+        chosen = set(pairwise(words))
+        for choice, entry, action in self.shown_with:
+            if (f"--{choice.name}", entry) not in chosen:
+                action.help = argparse.SUPPRESS
+        return self.parser.format_help()
 
     def parse(self, arguments: list[str]) -> dict[str, Any]:
         """Return the keyword arguments for the verb's function."""

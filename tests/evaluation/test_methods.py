@@ -207,6 +207,8 @@ def test_options_stand_on_the_command_line_under_the_methods_name(encoder_folder
     assert protocol.of_method == Noise(strength=0.1, everywhere=True)
     capsys.readouterr()
     assert main(["finetune", "--help"]) == 0
+    assert "--noisy" not in capsys.readouterr().out  # the options of all methods at once would hide the others
+    assert main(["finetune", "--help", "--method=noisy"]) == 0
     out = capsys.readouterr().out
     assert "--method noisy: How loud" in out
     assert "Standard deviation of the noise. (default: 0.5)" in " ".join(out.split())

@@ -164,6 +164,11 @@ class FineTuner(Trainer):
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Do a step; measure the first one, whose texts are the longest."""
+        length = inputs["input_ids"].shape[1]
+        with attention_kernels(self.args.device, self.dtype, length):  # on the way back checkpoints need the same ones
+            return self._measured_step(model, inputs, *args, **kwargs)
+
+    def _measured_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         if self.step_bytes:
             return super().training_step(model, inputs, *args, **kwargs)
         with PeakMemory(self.args.device) as memory:
@@ -174,8 +179,7 @@ class FineTuner(Trainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the loss of a batch."""
         device = inputs["input_ids"].device
-        mixed = torch.autocast(device.type, self.dtype, enabled=self.dtype is not None)
-        with mixed, attention_kernels(device, self.dtype, inputs["input_ids"].shape[1]):
+        with torch.autocast(device.type, self.dtype, enabled=self.dtype is not None):
             try:
                 return super().compute_loss(model, inputs, *args, **kwargs)
             except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number

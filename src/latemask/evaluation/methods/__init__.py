@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,5 @@ def save_config(model: Any, folder: Path) -> None:
 
 METHODS: Registry[Method] = Registry("fine-tuning method")
 
-# Each enters itself into the table; their order is that of the help.
-from latemask.evaluation.methods import apiq as _apiq  # noqa: E402, F401
-from latemask.evaluation.methods import bias as _bias  # noqa: E402, F401
-from latemask.evaluation.methods import full as _full  # noqa: E402, F401
+for _name in ("full", "bias", "apiq"):  # each enters itself into the table; their order is that of the help
+    import_module(f"{__name__}.{_name}")

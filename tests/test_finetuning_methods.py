@@ -1,0 +1,45 @@
+"""The benchmark of fine-tuning methods asks all of them alike, and the tables in the docs are made from its records."""
+
+import pytest
+from benchmarks.methods import METHODS as ASKED
+from benchmarks.methods import RECORDS, ratios, read_all, summary, table
+
+from latemask.evaluation.methods import METHODS
+from latemask.evaluation.protocol import Protocol
+from tests.test_readme import ROOT
+
+
+@pytest.mark.parametrize("page", ["results.md", "finetuning.md"])
+def test_the_tables_of_the_docs_are_made_from_the_records(page):
+    assert table() in (ROOT / "docs" / page).read_text("utf-8")
+
+
+def test_every_method_is_asked_and_every_record_is_one_that_was():
+    assert {method for method, _, _ in ASKED.values()} == set(METHODS)
+    assert {record["name"] for record in read_all(RECORDS)} == set(ASKED)
+    for method, options, checkpointing in ASKED.values():
+        Protocol(method=method, options=options, checkpointing=checkpointing).check()
+
+
+def test_the_summary_holds_what_was_asked_for():
+    found = summary()
+    for one in found["methods"].values():
+        assert set(one) >= {"scores", "trained_weights", "stored_bytes", "step_bytes", "seconds"}
+        assert set(one["scores"]) == {"sst2", "mrpc", "stsb"}
+
+
+def test_ratios_are_against_full_fine_tuning_and_the_encoders_own_bytes():
+    shared = {"encoder_bytes": 4_000_000, "linear_weights": 500_000}
+    found = {
+        "full": {**shared, "step_bytes": 400, "stored_bytes": 4_000_000},
+        "meft": {**shared, "step_bytes": 100, "stored_bytes": 9},
+        "checkpointing": {**shared, "step_bytes": 300, "stored_bytes": 9},
+        "hiwi": {**shared, "step_bytes": 400, "stored_bytes": 4_000},
+        "apiq-2": {**shared, "step_bytes": 400, "stored_bytes": 200_000},
+    }
+    assert ratios(found) == {
+        "meft_memory_over_full": 0.25,
+        "checkpointing_memory_over_full": 0.75,
+        "hiwi_stored_over_encoder": 0.001,
+        "apiq_2_bits_over_fp16": 0.2,
+    }
