@@ -75,7 +75,9 @@ def test_ranges_learn_through_the_scale_as_the_hand_says():
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_weights_of_one_sign_keep_a_zero_point_that_is_a_code(sign):
-    found, codes, _, zeros = fitted(sign * (weights().abs() + 0.5)).on_grid()
+    weight = sign * (weights().abs() + 0.5)
+    found, codes, scales, zeros = fitted(weight).on_grid()
+    assert ((found.flatten(1) - weight).abs() <= 0.6 * scales.max()).all()
     assert set(zeros.flatten().tolist()) == ({0.0} if sign > 0 else {3.0})
     assert codes.min() >= 0
     assert codes.max() <= 3

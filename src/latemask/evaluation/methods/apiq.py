@@ -60,9 +60,9 @@ class Options:
     """How many texts to fit on."""
     epochs: int = 10
     """Passes over them."""
-    rate: float = 1e-3
+    rate: float = 3e-3
     """Learning rate of the low-rank part in fitting."""
-    clip_rate: float = 1e-2
+    clip_rate: float = 3e-2
     """Learning rate of the ranges in fitting."""
 
 

@@ -25,7 +25,7 @@ def fake_quantized(weight: Tensor, high: Tensor, low: Tensor, bits: int) -> tupl
     top = high * weight.amax(-1, keepdim=True).clamp(min=0)
     bottom = low * weight.amin(-1, keepdim=True).clamp(max=0)
     scales = half(((top - bottom) / most).clamp(*_STEP_LIMITS))  # as stored, before anything is made of it
-    zeros = (-bottom / scales).detach().round().clamp(0, most)
+    zeros = (-bottom / scales).round().clamp(0, most)
     steps = weight / scales
     codes = (steps + (steps.round() - steps).detach() + zeros).clamp(0, most)
     return (codes - zeros) * scales, codes, scales, zeros
