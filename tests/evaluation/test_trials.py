@@ -242,11 +242,10 @@ def test_predictions_come_back_in_the_order_of_their_rows(encoder):
     assert model.training is False
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_layers_that_are_computed_again_change_no_loss(encoder, precision):
+def test_layers_that_are_computed_again_in_bf16_change_no_loss(encoder):
     curves = []
     for checkpointing in (False, True):
-        protocol = replace(QUICK, epochs=1, precision=precision, checkpointing=checkpointing)
+        protocol = replace(QUICK, epochs=1, precision="bf16", checkpointing=checkpointing)
         curves.append(run_trial(prepare_task(encoder, make_task(), protocol), 1e-3, seed=0)[0].loss)
     assert curves[0] == curves[1]
 
