@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from latemask.evaluation.features import IGNORED, decided, logits_of, make_collator
+from latemask.evaluation.methods import METHODS, Method
 from latemask.evaluation.metrics import measured
 from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.tasks import Examples
@@ -239,3 +240,28 @@ def test_predictions_come_back_in_the_order_of_their_rows(encoder):
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert len({len(row["input_ids"]) for row in rows}) > 1
     assert model.training is False
+
+
+def test_layers_that_are_computed_again_in_bf16_change_no_loss(encoder):
+    curves = []
+    for checkpointing in (False, True):
+        protocol = replace(QUICK, epochs=1, precision="bf16", checkpointing=checkpointing)
+        curves.append(run_trial(prepare_task(encoder, make_task(), protocol), 1e-3, seed=0)[0].loss)
+    assert curves[0] == curves[1]
+
+
+def test_a_method_may_tell_who_watches_what_it_does_before_it_trains(encoder, monkeypatch):
+    class Slow(Method):
+        def fitted(self, model, prepared):
+            prepared.observer.before_training("fitting")
+            return model
+
+    class Watching(Observer):
+        def before_training(self, words):
+            raise KeyboardInterrupt(words)
+
+    monkeypatch.setitem(METHODS, "slow", Slow())
+    prepared = prepare_task(encoder, make_task(), replace(QUICK, method="slow"))
+    with pytest.raises(KeyboardInterrupt, match="fitting"):
+        run_trial(prepared, 1e-3, 0, Watching())
+    assert run_trial(prepared, 1e-3, 0)[0].steps > 0

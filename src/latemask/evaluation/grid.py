@@ -141,6 +141,15 @@ class GridProgress(Observer):
         self.total -= self.left_in_trial
         self.left_in_trial = 0
 
+    def before_training(self, words: str) -> None:
+        """Show what goes on before the first step."""
+        self.check()
+        self.state = f"  {words}"
+        self.bar.update(self.task, state=self._text())
+        if self.bar.disable and time.monotonic() - self.last_line > _SILENCE:
+            self.last_line = time.monotonic()
+            say(self._text())
+
     def step(self) -> None:
         """Move on."""
         self.done += 1

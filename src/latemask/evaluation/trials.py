@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,22 @@ from latemask.ground.precision import attention_kernels, mixed_precision, precis
 _LOGS = 100  # points of a loss curve
 
 
+class Observer:
+    """Is told of steps and epochs, and may end a trial by raising something. This one does nothing."""
+
+    def before_training(self, words: str) -> None:
+        """A method makes a model ready, and says how far it is; a good moment to stop."""
+
+    def step(self) -> None:
+        """One step is done."""
+
+    def epoch(self, number: int, score: float) -> None:
+        """One epoch is done, and scored."""
+
+    def check(self) -> None:
+        """A good moment to stop."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A task, tokenized for an encoder."""
@@ -37,6 +53,8 @@ class Prepared:
     protocol: Protocol
     max_length: int
     splits: dict[str, Features]
+    observer: Observer = field(default_factory=Observer)
+    """Of the trial that is run on it."""
 
     @property
     def batch_size(self) -> int:
@@ -54,19 +72,6 @@ def prepare_task(encoder: Encoder, task: Task, protocol: Protocol) -> Prepared:
     return Prepared(encoder, task, protocol, max_length, splits)
 
 
-class Observer:
-    """Is told of steps and epochs, and may end a trial by raising something. This one does nothing."""
-
-    def step(self) -> None:
-        """One step is done."""
-
-    def epoch(self, number: int, score: float) -> None:
-        """One epoch is done, and scored."""
-
-    def check(self) -> None:
-        """A good moment to stop."""
-
-
 def run_trial(
     prepared: Prepared, learning_rate: float, seed: int, observer: Observer | None = None, keep: bool = False
 ) -> tuple[Trial, Any]:
@@ -75,10 +80,11 @@ def run_trial(
     It is as the method trains it: the method's `merged` or `save` come after.
     """
     started = time.monotonic()
+    prepared = replace(prepared, observer=observer or prepared.observer)
     method = METHODS[prepared.protocol.method]
     model = method.fitted(prepared.encoder.with_head(prepared.task, seed), prepared)
     collator = make_collator(prepared.task.kind, prepared.encoder.tokenizer_for(prepared.task.kind))
-    judge = Judge(prepared, collator, observer or Observer(), keep)
+    judge = Judge(prepared, collator, prepared.observer, keep)
     with tempfile.TemporaryDirectory(prefix="latemask-") as folder:
         trainer = FineTuner(
             dtype=mixed_precision(prepared.protocol.precision),
@@ -158,6 +164,11 @@ class FineTuner(Trainer):
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Do a step; measure the first one, whose texts are the longest."""
+        length = inputs["input_ids"].shape[1]
+        with attention_kernels(self.args.device, self.dtype, length):  # on the way back checkpoints need the same ones
+            return self._measured_step(model, inputs, *args, **kwargs)
+
+    def _measured_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         if self.step_bytes:
             return super().training_step(model, inputs, *args, **kwargs)
         with PeakMemory(self.args.device) as memory:
@@ -168,8 +179,7 @@ class FineTuner(Trainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the loss of a batch."""
         device = inputs["input_ids"].device
-        mixed = torch.autocast(device.type, self.dtype, enabled=self.dtype is not None)
-        with mixed, attention_kernels(device, self.dtype, inputs["input_ids"].shape[1]):
+        with torch.autocast(device.type, self.dtype, enabled=self.dtype is not None):
             try:
                 return super().compute_loss(model, inputs, *args, **kwargs)
             except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number

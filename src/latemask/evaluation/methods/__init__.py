@@ -59,7 +59,10 @@ class Method:
         return model
 
     def fitted(self, model: Any, prepared: Prepared) -> Any:
-        """Return the same for a method that reads the task's rows, too, before it trains on them."""
+        """Return the same for a method that reads the task's rows, too, before it trains on them.
+
+        What takes long tells `prepared.observer` so, which may end it.
+        """
         return self.prepared(model, prepared.protocol)
 
     def merged(self, model: Any) -> Any:
@@ -120,5 +123,5 @@ def save_config(model: Any, folder: Path) -> None:
 METHODS: Registry[Method] = Registry("fine-tuning method")
 
 # Each enters itself into the table; their order is that of the help.
-for _name in ("full", "bias", "lora", "hiwi", "pafi"):
+for _name in ("full", "bias", "lora", "hiwi", "pafi", "apiq"):
     import_module(f"{__name__}.{_name}")
