@@ -125,6 +125,19 @@ def test_precisions_are_one_contest(runs, three, tmp_path):
     assert read_scores([one, two], three).shared == ["sst2"]
 
 
+def test_ways_to_fine_tune_are_contests_of_their_own_and_less_memory_is_none(runs, three, tmp_path):
+    full = write_results(tmp_path / "full.json", {runs.late: {"sst2": [0.8]}})
+    again = write_results(tmp_path / "again.json", {runs.early: {"sst2": [0.7]}}, checkpointing=True)
+    lora = write_results(
+        tmp_path / "lora.json", {runs.late: {"sst2": [0.9]}, runs.early: {"sst2": [0.6]}}, method="lora"
+    )
+    rank = write_results(tmp_path / "rank.json", {runs.late: {"sst2": [0.5]}}, method="lora", options={"rank": 2})
+    found = read_scores([full, again, lora, rank], three)
+    assert [contest.label for contest in found.contests] == ["sst2", "sst2, lora", "sst2, lora (2)"]
+    assert plain(found.by_run)["late"] == {"sst2": [80], "sst2, lora": [90], "sst2, lora (2)": [50]}
+    assert plain(found.by_run)["early"] == {"sst2": [70], "sst2, lora": [60]}
+
+
 def test_a_control_without_all_tasks_has_no_average_and_takes_none_from_the_runs(runs, three, tmp_path):
     late = {"sst2": [0.8], "mrpc": [0.6]}
     found = read_scores([write_results(tmp_path / "one.json", {runs.late: late, CONTROL: {"sst2": [0.5]}})], three)
