@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,24 +159,32 @@ class FineTuner(Trainer):
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Do a step; measure the first one, whose texts are the longest."""
-        if self.step_bytes:
-            return super().training_step(model, inputs, *args, **kwargs)
-        with PeakMemory(self.args.device) as memory:
-            loss = super().training_step(model, inputs, *args, **kwargs)
+        ids = inputs["input_ids"]
+        with attention_kernels(ids.device, self.dtype, ids.shape[1]):  # what is computed again has to be the same
+            if self.step_bytes:
+                return super().training_step(model, inputs, *args, **kwargs)
+            with PeakMemory(self.args.device) as memory:
+                loss = super().training_step(model, inputs, *args, **kwargs)
         self.step_bytes = memory.peak
         return loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the loss of a batch."""
-        device = inputs["input_ids"].device
-        mixed = torch.autocast(device.type, self.dtype, enabled=self.dtype is not None)
-        with mixed, attention_kernels(device, self.dtype, inputs["input_ids"].shape[1]):
-            try:
-                return super().compute_loss(model, inputs, *args, **kwargs)
-            except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number
-                if self.dtype is not None and "BFloat16" in str(error):
-                    raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
-                raise
+        with computing(self.dtype, inputs["input_ids"]):
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+@contextmanager
+def computing(dtype: torch.dtype | None, ids: torch.Tensor) -> Iterator[None]:
+    """Compute losses of a batch in a precision, with the attention that is fast in it."""
+    mixed = torch.autocast(ids.device.type, dtype, enabled=dtype is not None)
+    with mixed, attention_kernels(ids.device, dtype, ids.shape[1]):
+        try:
+            yield
+        except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number
+            if dtype is not None and "BFloat16" in str(error):
+                raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
+            raise
 
 
 class Judge(TrainerCallback):

@@ -121,3 +121,4 @@ METHODS: Registry[Method] = Registry("fine-tuning method")
 # Each enters itself into the table; their order is that of the help.
 from latemask.evaluation.methods import bias as _bias  # noqa: E402, F401
 from latemask.evaluation.methods import full as _full  # noqa: E402, F401
+from latemask.evaluation.methods import meft as _meft  # noqa: E402, F401
