@@ -2,8 +2,8 @@
 
 Two streams x1, x2 go through a layer: y1 = λ x1 + F(x2), y2 = β x2 + G(y1). So x2 = (y2 - G(y1)) / β, and then
 x1 = (y1 - F(x2)) / λ. F and G compute in the encoder's precision, the streams are in fp64: each division by λ = 0.1
-makes an error ten times as large, and in fp64 it stays below what F and G could see for many layers. They are given
-the very bits they had before, and so are exact in bf16, too. B batch, T tokens, D width.
+makes an error ten times as large, and in fp64 it stays below what F and G can see for some layers. They are given the
+very bits that they had before, or nearly so: bf16 would make large errors of small ones. B batch, T tokens, D width.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Adapter(nn.Module):
     def __init__(self, config: Any, rank: int):
         super().__init__()
         self.down, self.up = nn.Linear(config.hidden_size, rank), nn.Linear(rank, config.hidden_size)
-        self.activation = ACT2FN[_first_of(config, _ACTIVATIONS)]
-        self.dropout = nn.Dropout(_first_of(config, _DROPOUTS))
+        self.activation = ACT2FN[_first_of(config, _ACTIVATIONS, "gelu")]
+        self.dropout = nn.Dropout(_first_of(config, _DROPOUTS, 0.0))
         for linear in (self.down, self.up):
             nn.init.normal_(linear.weight, std=_INIT_STD)
             nn.init.zeros_(linear.bias)
@@ -107,8 +107,8 @@ class Adapter(nn.Module):
         return out
 
 
-def _first_of(config: Any, names: tuple[str, ...]) -> Any:
-    return next(getattr(config, name) for name in names if hasattr(config, name))
+def _first_of(config: Any, names: tuple[str, ...], default: Any) -> Any:
+    return next((getattr(config, name) for name in names if hasattr(config, name)), default)
 
 
 class Passage:
