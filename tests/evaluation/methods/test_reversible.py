@@ -163,9 +163,19 @@ def test_mixed_precision_is_replayed_outside_of_it(anchors):
     def mixed(way):
         torch.manual_seed(3)
         with torch.autocast("cpu", torch.bfloat16):
-            with torch.no_grad():
-                way(layers, given)  # a cast that is remembered from here would have no gradient
             first, second = way(layers, given)
         return torch.autograd.grad((first * second).sum(), weights_of(layers))
 
     assert same(mixed(through(anchors)), mixed(storing), 1e-2)
+
+
+def test_no_weight_that_was_cast_without_gradients_is_remembered():
+    layers = couplings(2)
+    for layer in layers:
+        layer.first.float()
+        layer.second.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        forgetting(layers, states(dtype=torch.float32), 1)
+        first, second = storing(layers, states(dtype=torch.float32))
+    (first * second).sum().backward()
+    assert all(weight.grad is not None for weight in weights_of(layers))

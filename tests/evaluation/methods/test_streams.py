@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
+from latemask.evaluation.memory import PeakMemory
 from latemask.evaluation.methods import freeze_encoder
 from latemask.evaluation.methods.places import layers_of
 from latemask.evaluation.methods.streams import PRE_NORM, StreamLayer, gradient_cosines, with_streams
@@ -176,6 +177,45 @@ def test_layers_keep_their_own_windows_and_rotations(monkeypatch):
     assert (following(model.eval(), monkeypatch) - seen[0]).norm() <= 1e-4 * seen[0].norm()
 
 
+@pytest.mark.parametrize("variant", [1, 2, 3])
+def test_before_a_final_norm_training_starts_from_the_stock_model_and_else_from_a_mean(
+    streamed, stock, variant, monkeypatch
+):
+    scales = {1: (1e-6, 1), 2: (1, 1e-6), 3: (1e-6, 1e-6)}[variant]
+    model = streamed("modernbert", variant, scales=scales).eval()
+    for layer in layers_of(model):
+        for weight in layer.weights:
+            weight.data.zero_()
+    layers_of(model)[-1].alpha.data.zero_()
+    plain = stock("modernbert").with_head(make_task(), 0).double().eval()
+    assert (model(**batch()).logits - plain(**batch()).logits).abs().max() <= 1e-4
+    last = layers_of(streamed("roberta", variant))[-1]
+    assert last._joined(torch.tensor(1.0), torch.tensor(4.0)) == 2.5
+
+
+def test_adapters_stand_beside_the_feed_forward_and_behind_the_attention(streamed, stock):
+    """By hand, from the pieces of stock layers that nothing was put into."""
+    states = torch.randn(2, 5, 32, dtype=torch.float64)
+    plain = layers_of(stock("roberta").with_head(make_task(), 0))[1].double().eval()
+    ours = layers_of(streamed("roberta", 3, dropout=0.0))[1].eval()
+    call = ours._coupling((), {})
+    attended = plain.attention.output.dense(plain.attention.self(states)[0])
+    by_hand = plain.attention.output.LayerNorm(attended + ours.other(attended) + states)
+    assert torch.allclose(call.first(states), by_hand, atol=1e-12)
+    wide = plain.output.dense(plain.intermediate(states))
+    by_hand = plain.output.LayerNorm(wide + ours.beside(states) + states)
+    assert torch.allclose(call.second(states), by_hand, atol=1e-12)
+    plain = layers_of(stock("modernbert").with_head(make_task(), 0))[1].double().eval()
+    ours = layers_of(streamed("modernbert", 3, dropout=0.0))[1].eval()
+    normed = plain.mlp_norm(states)
+    by_hand = states + plain.mlp(normed) + ours.beside(normed)
+    turn = torch.ones(1, 5, 16, dtype=torch.float64), torch.zeros(1, 5, 16, dtype=torch.float64)
+    call = ours._coupling((), {"position_embeddings": turn})
+    assert torch.allclose(call.second(states), by_hand, atol=1e-12)
+    attended, _ = plain.attn(plain.attn_norm(states), position_embeddings=turn)
+    assert torch.allclose(call.first(states), states + attended + ours.other(attended), atol=1e-12)
+
+
 def test_evaluation_says_the_same_and_keeps_nothing(streamed):
     model = streamed("modernbert", dropout=0.0)
     trained = model(**batch()).logits
@@ -185,6 +225,13 @@ def test_evaluation_says_the_same_and_keeps_nothing(streamed):
     assert trained.requires_grad
     assert not plain.requires_grad
     assert passage_of(model).couplings == []
+    peaks = []
+    for layers in (3, 9):
+        model = streamed("modernbert", layers=layers, anchors=1).eval()
+        with torch.no_grad(), PeakMemory(model.device) as memory:
+            model(**batch())
+        peaks.append(memory.peak)
+    assert peaks[0] == peaks[1]
 
 
 def test_a_pass_that_broke_off_leaves_nothing_behind(streamed):
