@@ -117,7 +117,9 @@ def test_from_the_command_to_predictions(stock, tuned, glue_folder):
     lines = dev.read_text().splitlines()[1:]
     right = [label == line.split("\t")[-1] for label, line in zip(found, lines, strict=True)]
     assert sum(right) / len(right) == trial.score
-    assert json.loads((folder / "model" / TASK_FILE).read_text())["options"]["variant"] == 3
+    assert json.loads((folder / "model" / TASK_FILE).read_text())["options"] == {
+        "variant": 3, "rank": RANK, "first_scale": 0.1, "second_scale": 0.1, "anchors": 3,
+    }  # fmt: skip
     card = (folder / "model" / "README.md").read_text()
     assert "by `meft`" in card
     assert "Two streams" in card

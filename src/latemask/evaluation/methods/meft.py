@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from latemask.evaluation.trials import Prepared
 
 _WEIGHTS = "meft.safetensors"
-_SCALES = {1: (0.1, 1.0), 2: (1.0, 0.1), 3: (0.1, 0.1)}  # the authors'
-# Tried in bf16 with 12 layers of 192 and 768: cosines (see below) of 0.999 and more, where 6 falls to 0.991 and less.
-_ANCHORS = {1: 4, 2: 3, 3: 3}
+# λ, β (the authors') and the layers between anchors. Those were tried in bf16 with 12 layers of 192 and of 768: the
+# cosines below were 0.9999 at least; with six layers they fall to 0.991 and less.
+_BY_VARIANT = {1: (0.1, 1.0, 4), 2: (1.0, 0.1, 3), 3: (0.1, 0.1, 3)}
 _LEAST_COSINE = 0.99
 _CHECKED_ROWS = 4
 _INSTEAD = "--method lora or full with --checkpointing also needs little memory"
@@ -42,16 +42,12 @@ class MeftOptions:
     anchors: int | None = None
     """The streams are kept every so many layers, so that they stay exact; 4, 3, 3 by variant."""
 
-    @property
-    def distance(self) -> int:
-        """Layers between two anchors."""
-        return self.anchors or _ANCHORS[self.variant]
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """λ and β."""
-        first, second = _SCALES[self.variant]
-        return self.first_scale or first, self.second_scale or second
+    def __post_init__(self) -> None:
+        """Spell out what follows from the variant, so that records and notes say what was done."""
+        spelled = dict(zip(("first_scale", "second_scale", "anchors"), _BY_VARIANT.get(self.variant, ()), strict=False))
+        for name, value in spelled.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
 
 @METHODS.register("meft")
@@ -71,7 +67,7 @@ class Meft(Method):
         from latemask.evaluation.methods.streams import HALVES
 
         options: MeftOptions = protocol.of_method
-        if options.variant not in _SCALES:
+        if options.variant not in _BY_VARIANT:
             return f"--meft.variant {options.variant}: 1, 2 or 3"
         if not 1 <= options.rank <= encoder.width:
             return f"--meft.rank {options.rank}: 1 to {encoder.width}, the encoder's width"
@@ -135,7 +131,11 @@ class Meft(Method):
 def _with_streams(model: Any, options: MeftOptions) -> Any:
     from latemask.evaluation.methods.streams import with_streams
 
-    return with_streams(model, options.variant, options.rank, options.scales, options.distance)
+    first, second, anchors = options.first_scale, options.second_scale, options.anchors
+    assert first is not None  # the variant is one of three
+    assert second is not None
+    assert anchors is not None
+    return with_streams(model, options.variant, options.rank, (first, second), anchors)
 
 
 def _refuse_inexact(model: Any, prepared: Prepared) -> None:
@@ -164,11 +164,10 @@ def _too_inexact(layer: int, cosine: float, protocol: Protocol) -> str:
     from latemask.ground.precision import precision_name
 
     options: MeftOptions = protocol.of_method
-    first, second = options.scales
-    name = "first" if first <= second else "second"
+    name = min(("first_scale", "second_scale"), key=lambda one: getattr(options, one))
     or_else = " or pass --precision fp32" if precision_name(protocol.precision) != "fp32" else ""
     return (
         f"--method meft: layer {layer} has not the gradient that plain autograd gives it (cosine {cosine:.3f}): its "
-        f"input comes out wrong;\nlower --meft.anchors (now {options.distance}), raise --meft.{name}-scale "
-        f"(now {min(first, second):g}){or_else}"
+        f"input comes out wrong;\nlower --meft.anchors (now {options.anchors}), raise "
+        f"--meft.{name.replace('_', '-')} (now {getattr(options, name):g}){or_else}"
     )

@@ -162,7 +162,7 @@ class Surroundings:
 
     @contextmanager
     def mixed(self) -> Iterator[None]:
-        """Compute as there. Autocast must not remember weights that it cast where no gradients are wanted."""
+        """Compute as there, but let autocast remember no weights that it cast: they would stay alive until it ends."""
         cast = torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None, cache_enabled=False)
         with cast, attention_kernels(self.device, self.dtype, self.length):
             yield
