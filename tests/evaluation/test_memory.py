@@ -65,13 +65,14 @@ def test_measuring_changes_nothing():
     assert torch.equal(plain, weight.grad)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", ["full", "bias"])
-def test_checkpointing_changes_memory_and_nothing_else(encoder, method):
+def test_checkpointing_changes_memory_and_nothing_else(encoder, method, precision):
     """A trial with dropout in it, so that what is computed again must draw the same."""
     encoder.config.hidden_dropout_prob = encoder.config.mlp_dropout = 0.1
     task, found = make_task(), {}
     for checkpointing in (False, True):
-        protocol = Protocol(epochs=1, batch_size=16, precision="fp32", method=method, checkpointing=checkpointing)
+        protocol = Protocol(epochs=1, batch_size=16, precision=precision, method=method, checkpointing=checkpointing)
         found[checkpointing] = run_trial(prepare_task(encoder, task, protocol), 1e-2, seed=0)[0]
     assert found[True].loss == found[False].loss
     assert found[True].score == found[False].score

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -165,19 +166,17 @@ class FineTuner(Trainer):
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Do a step; measure the first one, whose texts are the longest."""
         length = inputs["input_ids"].shape[1]
-        with attention_kernels(self.args.device, self.dtype, length):  # on the way back checkpoints need the same ones
-            return self._measured_step(model, inputs, *args, **kwargs)
-
-    def _measured_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self.step_bytes:
-            return super().training_step(model, inputs, *args, **kwargs)
-        with PeakMemory(self.args.device) as memory:
-            loss = super().training_step(model, inputs, *args, **kwargs)
+        with attention_kernels(self.args.device, self.dtype, length):  # what is computed again has to be the same
+            if self.step_bytes:
+                return super().training_step(model, inputs, *args, **kwargs)
+            with PeakMemory(self.args.device) as memory:
+                loss = super().training_step(model, inputs, *args, **kwargs)
         self.step_bytes = memory.peak
         return loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the loss of a batch."""
+<<<<<<< HEAD
         device = inputs["input_ids"].device
         with torch.autocast(device.type, self.dtype, enabled=self.dtype is not None):
             try:
@@ -186,6 +185,23 @@ class FineTuner(Trainer):
                 if self.dtype is not None and "BFloat16" in str(error):
                     raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
                 raise
+=======
+        with computing(self.dtype, inputs["input_ids"]):
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+@contextmanager
+def computing(dtype: torch.dtype | None, ids: torch.Tensor) -> Iterator[None]:
+    """Compute losses of a batch in a precision, with the attention that is fast in it."""
+    mixed = torch.autocast(ids.device.type, dtype, enabled=dtype is not None)
+    with mixed, attention_kernels(ids.device, dtype, ids.shape[1]):
+        try:
+            yield
+        except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number
+            if dtype is not None and "BFloat16" in str(error):
+                raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
+            raise
+>>>>>>> c0830630750540c622e9d2f3f4bd5d4d6acf3c3b
 
 
 class Judge(TrainerCallback):

@@ -123,5 +123,6 @@ def save_config(model: Any, folder: Path) -> None:
 METHODS: Registry[Method] = Registry("fine-tuning method")
 
 # Each enters itself into the table; their order is that of the help.
-for _name in ("full", "bias", "lora", "hiwi", "pafi", "apiq"):
+# Each enters itself into the table; their order is that of the help.
+for _name in ("full", "bias", "lora", "hiwi", "pafi", "meft", "apiq"):
     import_module(f"{__name__}.{_name}")
