@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -176,16 +176,6 @@ class FineTuner(Trainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the loss of a batch."""
-<<<<<<< HEAD
-        device = inputs["input_ids"].device
-        with torch.autocast(device.type, self.dtype, enabled=self.dtype is not None):
-            try:
-                return super().compute_loss(model, inputs, *args, **kwargs)
-            except RuntimeError as error:  # such as DeBERTa, which masks with fp32's lowest number
-                if self.dtype is not None and "BFloat16" in str(error):
-                    raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
-                raise
-=======
         with computing(self.dtype, inputs["input_ids"]):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
@@ -201,7 +191,6 @@ def computing(dtype: torch.dtype | None, ids: torch.Tensor) -> Iterator[None]:
             if dtype is not None and "BFloat16" in str(error):
                 raise UserError("this encoder cannot be fine-tuned in bf16; pass --precision fp32") from None
             raise
->>>>>>> c0830630750540c622e9d2f3f4bd5d4d6acf3c3b
 
 
 class Judge(TrainerCallback):
