@@ -196,6 +196,19 @@ def test_a_kept_adapter_needs_an_encoder_that_stays(stock, tmp_path):
     assert "drop --lora.keep-adapter" in problem(encoder.untrained(), "lora", keep_adapter=True)
 
 
+def test_a_damaged_adapter_is_a_line_and_a_pickle_is_never_opened(stock, tuned):
+    folder = tuned(stock("bert"), "lora", options={"keep_adapter": True}, epochs=1) / "model"
+    weights = folder / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"^the adapter in .* is damaged .*; fine-tune again$"):
+        Predictor(folder)
+    weights.unlink()
+    torch.save({}, folder / "adapter_model.bin")  # what peft would take instead
+    with pytest.raises(UserError, match=r"adapter_model.safetensors is missing; fine-tune again"):
+        Predictor(folder)
+
+
 def test_a_base_that_is_gone_or_another_one_is_said(stock, tuned, tmp_path):
     home = tmp_path / "home"
     shutil.copytree(stock("bert").folder, home)

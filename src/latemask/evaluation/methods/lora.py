@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from latemask.evaluation.methods import METHODS, Method, in_body, save_config
 from latemask.evaluation.methods.places import is_attention, linears_of
-from latemask.ground.console import printable
+from latemask.ground.console import one_line, printable
 from latemask.ground.errors import UserError
 
 if TYPE_CHECKING:
@@ -163,11 +163,19 @@ class Lora(Method):
 
         from latemask.evaluation.encoders import load_whole
 
-        config = AutoConfig.from_pretrained(folder)
-        base = _base_of(folder, config.base_checksum)
-        assert base.folder is not None
-        model = load_whole(auto_class, base.folder, base.name, config=config)
-        return PeftModel.from_pretrained(model, str(folder)).eval()
+        if not (folder / _ADAPTER).is_file():  # peft would look for a pickle then, and ask the Hub
+            raise UserError(f"{printable(str(folder / _ADAPTER))} is missing; fine-tune again")
+        try:
+            config = AutoConfig.from_pretrained(folder)
+            base = _base_of(folder, config.base_checksum)
+            assert base.folder is not None
+            model = load_whole(auto_class, base.folder, base.name, config=config)
+            return PeftModel.from_pretrained(model, str(folder)).eval()
+        except UserError:
+            raise
+        except Exception as error:  # peft, safetensors and json raise many kinds for a damaged file
+            reason = one_line(error, 120)
+            raise UserError(f"the adapter in {printable(str(folder))} is damaged ({reason}); fine-tune again") from None
 
 
 @METHODS.register("dora")
