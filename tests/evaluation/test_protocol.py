@@ -59,3 +59,10 @@ def test_learning_rates_suit_the_size():
     assert Protocol().rates([1e-4, 1e-4, 2e-4], 192) == [1e-4, 2e-4]
     with pytest.raises(UserError, match="--lrs -1"):
         Protocol().rates([-1.0], 192)
+
+
+def test_options_in_words_leave_out_what_is_left_open():
+    assert Protocol(method="full").options_in_words == ""
+    assert Protocol(method="pafi", options={"share": 0.25}).options_in_words == "share 0.25"
+    assert "rank" not in Protocol(method="apiq").options_in_words
+    assert "bits 4, group 64" in Protocol(method="apiq", options={"rank": 3}).options_in_words

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from latemask import __version__
 from latemask.evaluation.methods import METHODS
+from latemask.evaluation.protocol import Protocol
 from latemask.evaluation.results import MODEL, MODELS, TASK_FILE, Results, Trial
 from latemask.evaluation.trials import Prepared
 from latemask.ground.console import printable
@@ -26,9 +27,9 @@ tags: [latemask, {method}]
 
 # {task}, by {encoder}
 
-{encoder}, fine-tuned on {task} with latemask {version} by `{method}`{options}: {score:.1f} on dev ({metrics}), learning
-rate {rate:g}, seed {seed}, epoch {epoch}. Of the encoder {trained:,} weights were trained; whoever has it stores
-{stored:,} bytes more.
+{encoder}, fine-tuned on {task} with latemask {version} by `{method}`{options}: {score:.1f} on dev ({metrics}),
+learning rate {rate:g}, seed {seed}, epoch {epoch}.
+Of the encoder {trained:,} weights were trained; what is new in it takes {stored:,} bytes.
 {beside}
 ## Use
 
@@ -64,7 +65,7 @@ def keep_if_best(trial: Trial, model: Any, prepared: Prepared, results: Results)
 def save_model(folder: Path, model: Any, prepared: Prepared, trial: Trial) -> bool:
     """Write a model with a note and a card; one that is there is replaced. Say whether the method keeps one at all."""
     task, protocol = prepared.task, prepared.protocol
-    method, options = METHODS[protocol.method], asdict(protocol.of_method)
+    method = METHODS[protocol.method]
     aside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -74,22 +75,22 @@ def save_model(folder: Path, model: Any, prepared: Prepared, trial: Trial) -> bo
         return False
     save_tokenizer(prepared.encoder.tokenizer_for(task.kind), aside)
     note = {"task": task.name, "kind": task.kind, "columns": task.columns, "max_length": prepared.max_length}
-    made = {"encoder": prepared.encoder.name, "method": protocol.method, "options": options}
+    made = {"encoder": prepared.encoder.name, "method": protocol.method, "options": asdict(protocol.of_method)}
     write_json_atomically(aside / TASK_FILE, {**note, **made})
     is_stock = (aside / WEIGHTS).is_file()
-    write_text_atomically(aside / "README.md", _card(trial, protocol.method, options, beside, task.kind, is_stock))
+    write_text_atomically(aside / "README.md", _card(trial, protocol, beside, task.kind, is_stock))
     replace_folder(aside, folder)
     return True
 
 
-def _card(trial: Trial, method: str, options: dict[str, Any], beside: str, kind: str, is_stock: bool) -> str:
+def _card(trial: Trial, protocol: Protocol, beside: str, kind: str, is_stock: bool) -> str:
     """Return the folder's README."""
     head = "Token" if kind == "tagging" else "Sequence"
-    given = ", ".join(f"{name} {value}" for name, value in options.items())
+    given = protocol.options_in_words
     return _TEMPLATE.format(
         library="transformers" if is_stock else "latemask",
         version=__version__,
-        method=method,
+        method=protocol.method,
         options=f" ({escaped(given)})" if given else "",
         task=escaped(printable(trial.task)),
         encoder=escaped(printable(trial.encoder)),

@@ -7,7 +7,6 @@ import io
 import statistics
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -118,7 +117,7 @@ def _how(results: Results) -> str:
     several = any(len(summary.tried) > 1 for summary in results.summaries())
     chosen = ", learning rate chosen on dev" if several else ""
     method = results.protocol.method
-    given = ", ".join(f"{name} {value}" for name, value in asdict(results.protocol.of_method).items())
+    given = results.protocol.options_in_words
     by = "" if method == Protocol.method else f", fine-tuned by {METHODS[method].words or method}"
     by += f" ({given})" if given else ""
     return f"median over seeds (lowest–highest), per cent, on dev, {epoch}{chosen}{by}; mean of: {measures}"

@@ -41,8 +41,8 @@ def refuse_settings(protocol: Protocol, encoders: Sequence[Encoder], rates: Sequ
         protocol.length_for(encoder.longest)
         if protocol.checkpointing and not encoder.skeleton().supports_gradient_checkpointing:
             kind = encoder.config.model_type
-            problem = f"transformers cannot compute layers of '{kind}' again; leave --checkpointing away"
-            raise UserError(f"{printable(encoder.name)}: {problem}")
+            said = f"transformers cannot compute layers of '{kind}' again; leave --checkpointing away"
+            raise UserError(f"{printable(encoder.name)}: {said}")
         if problem := METHODS[protocol.method].problem(encoder, protocol):
             raise UserError(f"{printable(encoder.name)}, --method {protocol.method}: {problem}")
 

@@ -86,6 +86,12 @@ class Protocol:
         kind, given = METHODS[self.method].Options, self.options
         return given if isinstance(given, kind) else built(kind, given or {}, "options", f"{self.method}.")
 
+    @property
+    def options_in_words(self) -> str:
+        """The method's options as tables and cards show them: `rank 8, alpha 16.0`; what is left open is not shown."""
+        given = asdict(self.of_method).items()
+        return ", ".join(f"{name} {value}" for name, value in given if value is not None)
+
     def as_record(self) -> dict[str, Any]:
         """Return all of it, with the method's options spelled out."""
         return asdict(replace(self, options=self.of_method))
