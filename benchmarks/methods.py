@@ -1,7 +1,8 @@
 """Which way to fine-tune? Every method on SST-2, MRPC and STS-B with an encoder pre-trained here: one JSON object last.
 
 python benchmarks/methods.py --data ../shared/data/glue [--encoder FOLDER] [--work methods]
-python benchmarks/methods.py --summarise                             (the table of docs/results.md)
+python benchmarks/methods.py --data ../shared/data/glue --costs      (memory and bytes alone: minutes)
+python benchmarks/methods.py --summarise                             (the tables of docs/results.md)
 
 Without --encoder one is pre-trained first on --corpus: 12 x 192, 32,768 pieces, late masks, in ESM's form: RoBERTa's
 layers, with the biases that some methods read, but norms first and rotary positions, so that a short run learns at all.
@@ -10,7 +11,7 @@ A method's learning rate is the best of three for one seed on SST-2: a third of 
 times that. Then each task runs with three seeds, by one protocol for all, on a small part of its rows: little data is
 where these methods are asked for. A process of its own with one thread for each; what is done is not done again, and
 leaves a record in benchmarks/methods/. Memory is that of the largest step, beside the weights: what activations and
-gradients take at once.
+gradients take at once. --costs finds it, and what is stored, in one run of four steps each.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ if __name__ == "__main__":
 from benchmarks.mini_runs import in_processes, keep, markdown, read_all
 
 RECORDS = Path(__file__).parent / "methods"
+COSTS = RECORDS / "costs"
+COSTS_TASK, COSTS_ROWS = "mrpc", 64
 TASKS = {"sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B"}
 SEEDS = 3
-SEEDS_OF = {"checkpointing": 1}  # it scores what full scores, to the bit: memory and seconds are asked
+SEEDS_OF = {"checkpointing": 1, "lora-checkpointing": 1}  # which score the same without: seconds are asked
 EPOCHS, ROWS = 2, 1000
 TRIED = "sst2"  # MRPC's F1 is that of its larger class for long
 VOCABULARY, FLOPS = 32768, 7.5e13
@@ -40,11 +43,13 @@ METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "checkpointing": ("full", {}, True),
     "bias": ("bias", {}, False),
     "lora": ("lora", {}, False),
+    "lora-checkpointing": ("lora", {}, True),
     "dora": ("dora", {}, False),
     "hiwi": ("hiwi", {}, False),
     "pafi": ("pafi", {}, False),
     "meft": ("meft", {}, False),
     "apiq-4": ("apiq", {"bits": 4}, False),
+    "apiq-3": ("apiq", {"bits": 3}, False),
     "apiq-2": ("apiq", {"bits": 2}, False),
     "loftq-2": ("apiq", {"bits": 2, "fit": "loftq"}, False),
     "nearest-2": ("apiq", {"bits": 2, "fit": "nearest"}, False),
@@ -112,6 +117,30 @@ def judged(name: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict
     }
 
 
+def measured(name: str, encoder: Path, data: Path, work: Path) -> dict[str, Any]:
+    """Fine-tune by a method for a few steps, and say what that takes."""
+    from latemask import Protocol, finetune
+    from latemask.evaluation.encoders import open_encoders
+
+    method, options, checkpointing = METHODS[name]
+    protocol = Protocol(max_train=COSTS_ROWS, epochs=1, method=method, options=options, checkpointing=checkpointing)
+    out = work / "costs" / name
+    results = finetune(str(encoder), task=COSTS_TASK, data=data, out=out, seeds=1, protocol=protocol, no_control=True)
+    (trial,) = results.trials
+    model = open_encoders([str(encoder)])[0].plain()
+    kept = out / "model"
+    return {
+        "name": name,
+        "method": method,
+        "options": results.protocol.as_record()["options"],
+        **{key: getattr(trial, key) for key in ("trained_weights", "stored_bytes", "step_bytes", "precision")},
+        "is_stock": (kept / "model.safetensors").is_file(),
+        "weights_bytes": sum(file.stat().st_size for file in kept.glob("*.safetensors")),
+        "encoder_bytes": 4 * model.num_parameters(),
+        "linear_weights": linear_weights(model),
+    }
+
+
 def linear_weights(model: Any) -> int:
     """Return the numbers in the matrices of an encoder's layers: what quantisation is about."""
     from latemask.evaluation.methods.places import linears_of
@@ -119,23 +148,26 @@ def linear_weights(model: Any) -> int:
     return sum(one.weight.numel() for _, one in linears_of(model))
 
 
+def by_name(records: Path) -> dict[str, dict[str, Any]]:
+    """Return what is kept, in the order of METHODS."""
+    found = {record["name"]: record for record in read_all(records)}
+    return {name: found[name] for name in METHODS if name in found}
+
+
 def summary() -> dict[str, Any]:
     """Return what each method came to, and the ratios that were asked for."""
-    found = {record["name"]: record for record in read_all(RECORDS)}
-    methods = {
-        name: {
-            "scores": {task: round(statistics.median(scores), 1) for task, scores in found[name]["scores"].items()},
-            **{key: found[name][key] for key in ("trained_weights", "stored_bytes", "step_bytes", "learning_rate")},
-            "seconds": sum(found[name]["seconds"].values()),
-        }
-        for name in METHODS
-        if name in found
-    }
-    return {"methods": methods, **ratios(found)}
+    methods: dict[str, dict[str, Any]] = {}
+    for name, cost in by_name(COSTS).items():
+        methods[name] = {key: cost[key] for key in ("trained_weights", "stored_bytes", "step_bytes")}
+    for name, record in by_name(RECORDS).items():
+        scores = {task: round(statistics.median(found), 1) for task, found in record["scores"].items()}
+        seconds = sum(record["seconds"].values())
+        methods.setdefault(name, {}).update(scores=scores, learning_rate=record["learning_rate"], seconds=seconds)
+    return {"methods": methods, **ratios(by_name(COSTS))}
 
 
 def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Return memory and bytes against full fine-tuning, of the methods that are there."""
+    """Return memory and bytes against those of full fine-tuning or of the encoder, of the methods that are there."""
     wanted: dict[str, Any] = {
         "meft_memory_over_full": ("meft", "step_bytes", lambda one: found["full"]["step_bytes"]),
         "checkpointing_memory_over_full": (
@@ -153,28 +185,42 @@ def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def table() -> str:
-    """Return the records as Markdown; floors are the last rows."""
-    found = {record["name"]: record for record in read_all(RECORDS)}
+def costs_table() -> str:
+    """Return what every method takes as Markdown."""
+    found = by_name(COSTS)
+    rows = [
+        [
+            name,
+            f"{record['trained_weights']:,}",
+            f"{record['stored_bytes'] / 1e6:.3f}",
+            f"{record['step_bytes'] / 1e6:.0f}",
+            f"{record['step_bytes'] / found['full']['step_bytes']:.2f}",
+            f"{record['weights_bytes'] / 1e6:.1f}",
+            "yes" if record["is_stock"] else "no",
+        ]
+        for name, record in found.items()
+    ]
+    header = ["", "weights trained", "MB stored", "MB a step", "of full's", "MB of the folder's weights", "stock"]
+    return markdown(header, rows)
+
+
+def scores_table() -> str:
+    """Return the scores as Markdown; floors are the last rows."""
+    found = by_name(RECORDS)
     rows = [
         [
             name,
             *(scored(record["scores"][task]) for task in TASKS),
-            f"{record['trained_weights']:,}",
-            f"{record['stored_bytes'] / 1e6:.2f}",
-            f"{record['step_bytes'] / 1e6:.0f}",
             f"{sum(record['seconds'].values()):,}",
             f"{record['learning_rate']:g}",
         ]
-        for name in METHODS
-        if (record := found.get(name))
+        for name, record in found.items()
     ]
     if full := found.get("full"):
-        rows.append(["full, never pre-trained", *(scored(full["untrained"][task]) for task in TASKS), *[""] * 5])
+        rows.append(["full, never pre-trained", *(scored(full["untrained"][task]) for task in TASKS), "", ""])
         names = dict.fromkeys(name for floor in full["floors"].values() for name in floor)
-        rows += [[name, *(f"{full['floors'][task].get(name, 0):.1f}" for task in TASKS), *[""] * 5] for name in names]
-    header = ["", *TASKS.values(), "weights trained", "MB stored", "MB a step", "seconds a seed", "learning rate"]
-    return markdown(header, rows)
+        rows += [[name, *(f"{full['floors'][task].get(name, 0):.1f}" for task in TASKS), "", ""] for name in names]
+    return markdown(["", *TASKS.values(), "seconds a seed", "learning rate"], rows)
 
 
 def scored(scores: list[float]) -> str:
@@ -189,21 +235,28 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="text to pre-train on; by default the corpus beside --data")
     parser.add_argument("--work", type=Path, default=Path("methods"), help="where runs are kept")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=METHODS, help="just these methods")
+    parser.add_argument("--costs", action="store_true", help="memory and bytes alone, no scores")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time, one thread each")
     parser.add_argument("--summarise", action="store_true", help="only print the table")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    given = [arguments.encoder, arguments.data, arguments.work]
+    if arguments.one and arguments.costs:
+        keep(COSTS, arguments.one, measured(arguments.one, *given))
+        return
     if arguments.one:
-        found = judged(arguments.one, arguments.encoder, arguments.data, arguments.work, arguments.seeds)
-        keep(RECORDS, arguments.one, found)
+        keep(RECORDS, arguments.one, judged(arguments.one, *given, arguments.seeds))
         return
     if not arguments.summarise:
         corpus = arguments.corpus or arguments.data.resolve().parent / "corpus"
         encoder = arguments.encoder or pretrained(corpus, arguments.work)
         words = ["--encoder", encoder, "--data", arguments.data, "--seeds", arguments.seeds]
-        in_processes(__file__, arguments.only or list(METHODS), RECORDS, arguments.work, words, arguments.jobs)
-    print(table())
+        names = arguments.only or list(METHODS)
+        in_processes(__file__, names, COSTS, arguments.work, [*words, "--costs"], arguments.jobs)
+        if not arguments.costs:
+            in_processes(__file__, names, RECORDS, arguments.work, words, arguments.jobs)
+    print(costs_table(), scores_table(), sep="\n\n")
     print(json.dumps(summary()))
 
 

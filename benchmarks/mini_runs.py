@@ -62,7 +62,7 @@ def keep(records: Path, name: str, found: dict[str, Any]) -> None:
     """Write a record, with the commit it was made at."""
     words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=7", "HEAD"]
     commit = subprocess.run(words, capture_output=True, text=True, check=False)
-    records.mkdir(exist_ok=True)
+    records.mkdir(parents=True, exist_ok=True)
     write_json_atomically(records / f"{name}.json", {**found, "commit": commit.stdout.strip()})
 
 
