@@ -69,50 +69,37 @@ def pretrained(corpus: Path, work: Path) -> Path:
     return work / "encoder"
 
 
-def judged(name: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict[str, Any]:
-    """Choose a learning rate for a method, and fine-tune by it on every task."""
+def judged(name: str, task: str, encoder: Path, data: Path, work: Path, seeds: int) -> dict[str, Any]:
+    """Choose a learning rate for a method, and fine-tune by it on a task; what is there already is not done again."""
     from latemask import Protocol, finetune
     from latemask.evaluation.encoders import open_encoders
     from latemask.evaluation.methods import METHODS as KNOWN
 
     method, options, checkpointing = METHODS[name]
-    out = work / "finetuned" / name
-    shared = {"method": method, "options": options, "checkpointing": checkpointing, "epochs": EPOCHS}
+    protocol = Protocol(max_train=ROWS, epochs=EPOCHS, method=method, options=options, checkpointing=checkpointing)
     (opened,) = open_encoders([str(encoder)])
     default = KNOWN[method].learning_rate(opened.width)
     rates = [float(f"{default * factor:.2g}") for factor in (1 / 3, 1, 3)]
 
-    def run(task: str, seeds: int, lrs: list[float], folder: Path, no_control: bool) -> Any:
-        given = {"task": task, "data": data, "out": folder, "seeds": seeds, "lrs": lrs, "no_control": no_control}
-        return finetune(str(encoder), protocol=Protocol(max_train=ROWS, **shared), **given)
+    def run(task: str, seeds: int, lrs: list[float], part: str, no_control: bool) -> Any:
+        given = {"task": task, "data": data, "seeds": seeds, "lrs": lrs, "no_control": no_control}
+        return finetune(str(encoder), protocol=protocol, out=work / "finetuned" / name / part, **given)
 
-    tried = run(TRIED, 1, rates, out / "rates", True).summaries()[0]
-    seeds = min(seeds, SEEDS_OF.get(name, seeds))
-    found = {task: run(task, seeds, [tried.learning_rate], out / task, name != "full") for task in TASKS}
-    trained = {
-        task: [t for t in results.trials if not results.is_control(t.encoder)] for task, results in found.items()
-    }
-    controls = {task: [t for t in results.trials if results.is_control(t.encoder)] for task, results in found.items()}
-    trials = [trial for of_task in trained.values() for trial in of_task]
-    model = opened.plain()
+    tried = run(TRIED, 1, rates, "rates", True).summaries()[0]
+    results = run(task, min(seeds, SEEDS_OF.get(name, seeds)), [tried.learning_rate], task, name != "full")
+    trials = [trial for trial in results.trials if not results.is_control(trial.encoder)]
+    controls = [trial for trial in results.trials if results.is_control(trial.encoder)]
     return {
         "name": name,
+        "task": task,
         "method": method,
-        "options": found["mrpc"].protocol.as_record()["options"],
+        "options": results.protocol.as_record()["options"],
         "learning_rate": tried.learning_rate,
         "tried": tried.tried,
-        "scores": {task: [round(100 * trial.score, 2) for trial in of_task] for task, of_task in trained.items()},
-        "untrained": {task: [round(100 * trial.score, 2) for trial in of_task] for task, of_task in controls.items()},
-        "seconds": {task: round(statistics.median(t.seconds for t in of_task)) for task, of_task in trained.items()},
-        "floors": {
-            task: {floor.name: round(100 * floor.score, 2) for floor in results.floors(task)}
-            for task, results in found.items()
-        },
-        "trained_weights": trials[0].trained_weights,
-        "stored_bytes": trials[0].stored_bytes,
-        "step_bytes": max(trial.step_bytes for trial in trials),
-        "encoder_bytes": 4 * model.num_parameters(),
-        "linear_weights": linear_weights(model),
+        "scores": [round(100 * trial.score, 2) for trial in trials],
+        "untrained": [round(100 * trial.score, 2) for trial in controls],
+        "floors": {floor.name: round(100 * floor.score, 2) for floor in results.floors(task)},
+        "seconds": round(statistics.median(trial.seconds for trial in trials)),
         "precision": trials[0].precision,
     }
 
@@ -148,22 +135,31 @@ def linear_weights(model: Any) -> int:
     return sum(one.weight.numel() for _, one in linears_of(model))
 
 
-def by_name(records: Path) -> dict[str, dict[str, Any]]:
-    """Return what is kept, in the order of METHODS."""
-    found = {record["name"]: record for record in read_all(records)}
+def costs() -> dict[str, dict[str, Any]]:
+    """Return what every method takes, in the order of METHODS."""
+    found = {record["name"]: record for record in read_all(COSTS)}
     return {name: found[name] for name in METHODS if name in found}
+
+
+def scores() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what every method scored, by method and task; tasks that were not run yet are not there."""
+    found = {(record["name"], record["task"]): record for record in read_all(RECORDS)}
+    by_task = {name: {task: found[name, task] for task in TASKS if (name, task) in found} for name in METHODS}
+    return {name: tasks for name, tasks in by_task.items() if tasks}
 
 
 def summary() -> dict[str, Any]:
     """Return what each method came to, and the ratios that were asked for."""
     methods: dict[str, dict[str, Any]] = {}
-    for name, cost in by_name(COSTS).items():
+    for name, cost in costs().items():
         methods[name] = {key: cost[key] for key in ("trained_weights", "stored_bytes", "step_bytes")}
-    for name, record in by_name(RECORDS).items():
-        scores = {task: round(statistics.median(found), 1) for task, found in record["scores"].items()}
-        seconds = sum(record["seconds"].values())
-        methods.setdefault(name, {}).update(scores=scores, learning_rate=record["learning_rate"], seconds=seconds)
-    return {"methods": methods, **ratios(by_name(COSTS))}
+    for name, tasks in scores().items():
+        methods.setdefault(name, {}).update(
+            scores={task: round(statistics.median(one["scores"]), 1) for task, one in tasks.items()},
+            seconds={task: one["seconds"] for task, one in tasks.items()},
+            learning_rate=next(iter(tasks.values()))["learning_rate"],
+        )
+    return {"methods": methods, **ratios(costs())}
 
 
 def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -187,7 +183,7 @@ def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def costs_table() -> str:
     """Return what every method takes as Markdown."""
-    found = by_name(COSTS)
+    found = costs()
     rows = [
         [
             name,
@@ -206,25 +202,26 @@ def costs_table() -> str:
 
 def scores_table() -> str:
     """Return the scores as Markdown; floors are the last rows."""
-    found = by_name(RECORDS)
+    found = scores()
     rows = [
         [
             name,
-            *(scored(record["scores"][task]) for task in TASKS),
-            f"{sum(record['seconds'].values()):,}",
-            f"{record['learning_rate']:g}",
+            *(scored(tasks[task]["scores"]) if task in tasks else "" for task in TASKS),
+            f"{next(iter(tasks.values()))['learning_rate']:g}",
         ]
-        for name, record in found.items()
+        for name, tasks in found.items()
     ]
     if full := found.get("full"):
-        rows.append(["full, never pre-trained", *(scored(full["untrained"][task]) for task in TASKS), "", ""])
-        names = dict.fromkeys(name for floor in full["floors"].values() for name in floor)
-        rows += [[name, *(f"{full['floors'][task].get(name, 0):.1f}" for task in TASKS), "", ""] for name in names]
-    return markdown(["", *TASKS.values(), "seconds a seed", "learning rate"], rows)
+        rows.append(["full, never pre-trained", *(scored(one["untrained"]) for one in full.values()), ""])
+        names = dict.fromkeys(name for one in full.values() for name in one["floors"])
+        rows += [[name, *(f"{one['floors'].get(name, 0):.1f}" for one in full.values()), ""] for name in names]
+    return markdown(["", *TASKS.values(), "learning rate"], rows)
 
 
 def scored(scores: list[float]) -> str:
     """Return the median and the range."""
+    if len(scores) == 1:
+        return f"{scores[0]:.1f}"
     return f"{statistics.median(scores):.1f} ({min(scores):.1f}–{max(scores):.1f})"
 
 
@@ -246,7 +243,8 @@ def main() -> None:
         keep(COSTS, arguments.one, measured(arguments.one, *given))
         return
     if arguments.one:
-        keep(RECORDS, arguments.one, judged(arguments.one, *given, arguments.seeds))
+        name, _, task = arguments.one.rpartition("@")
+        keep(RECORDS, arguments.one, judged(name, task, *given, arguments.seeds))
         return
     if not arguments.summarise:
         corpus = arguments.corpus or arguments.data.resolve().parent / "corpus"
@@ -255,7 +253,8 @@ def main() -> None:
         names = arguments.only or list(METHODS)
         in_processes(__file__, names, COSTS, arguments.work, [*words, "--costs"], arguments.jobs)
         if not arguments.costs:
-            in_processes(__file__, names, RECORDS, arguments.work, words, arguments.jobs)
+            runs = [f"{name}@{task}" for task in TASKS for name in names]
+            in_processes(__file__, runs, RECORDS, arguments.work, words, arguments.jobs)
     print(costs_table(), scores_table(), sep="\n\n")
     print(json.dumps(summary()))
 

@@ -1,8 +1,8 @@
 """The benchmark of fine-tuning methods asks all of them alike, and the tables in the docs are made from its records."""
 
 import pytest
-from benchmarks.methods import COSTS, RECORDS, by_name, costs_table, ratios, read_all, scores_table, summary
 from benchmarks.methods import METHODS as ASKED
+from benchmarks.methods import RECORDS, TASKS, costs, costs_table, ratios, read_all, scores_table, summary
 
 from latemask.evaluation.methods import METHODS
 from latemask.evaluation.protocol import Protocol
@@ -16,8 +16,8 @@ def test_the_tables_of_the_docs_are_made_from_the_records(page, table):
 
 def test_every_method_is_asked_and_every_record_is_one_that_was():
     assert {method for method, _, _ in ASKED.values()} == set(METHODS)
-    assert list(by_name(COSTS)) == list(ASKED)
-    assert {record["name"] for record in read_all(RECORDS)} <= set(ASKED)
+    assert list(costs()) == list(ASKED)
+    assert all(record["name"] in ASKED and record["task"] in TASKS for record in read_all(RECORDS))
     for method, options, checkpointing in ASKED.values():
         Protocol(method=method, options=options, checkpointing=checkpointing).check()
 
@@ -26,6 +26,7 @@ def test_the_summary_holds_what_every_method_takes_and_scored():
     found = summary()
     assert list(found["methods"]) == list(ASKED)
     assert all({"trained_weights", "stored_bytes", "step_bytes"} <= set(one) for one in found["methods"].values())
+    assert all("sst2" in one["scores"] for one in found["methods"].values())
     assert set(found["methods"]["full"]["scores"]) == {"sst2", "mrpc", "stsb"}
 
 
